@@ -1,0 +1,316 @@
+//! What a session asks of a store, and what it hears back.
+
+use crate::{
+    name::{Epoch, Name, Run, SessionId, Token},
+    party::Party,
+};
+use std::sync::Arc;
+
+/// One command of a session. Every one may be sent again after an unknown outcome: nothing happens
+/// twice (G6).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Take the lock, or queue for it.
+    Acquire(Acquire),
+    /// Set the lease of a held lock anew; also how a holder extends.
+    Renew(Renew),
+    /// Give the lock back and hand it to the first living waiter.
+    Release {
+        /// The lock.
+        name: Name,
+        /// The acquisition that ends.
+        token: Token,
+    },
+    /// Leave the queue; if the lock was granted meanwhile, give it back (R30).
+    Cancel {
+        /// The lock.
+        name: Name,
+        /// The acquisition that ends.
+        token: Token,
+        /// As in [`Acquire::proof`].
+        proof: Arc<str>,
+    },
+    /// Take the lock away from its holder, on proof of death or by an operator's order (R32).
+    Revoke {
+        /// The lock.
+        name: Name,
+        /// The holder's token: another holder is never hurt.
+        token: Token,
+        /// The holder's session, where the proof is about a session: the same value may be held by
+        /// another one by now.
+        session: Option<SessionId>,
+        /// Refuse renewals and let the lock end within W, so that the holder stops believing first.
+        delayed: bool,
+    },
+    /// The heartbeat of a session (R19).
+    Beat,
+    /// What stands about a name. Changes nothing.
+    Show {
+        /// The lock.
+        name: Name,
+    },
+}
+
+/// Take the lock, or queue for it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Acquire {
+    /// The lock.
+    pub name: Name,
+    /// Unique per acquisition; the same again is the same acquisition.
+    pub token: Token,
+    /// The random part, where the token is the caller's choice and may come twice (drop-ins, R25);
+    /// else empty.
+    pub proof: Arc<str>,
+    /// Not to wait, or how long.
+    pub wait: Wait,
+    /// The lease, in ms.
+    pub lease_ms: u64,
+    /// The grace, in ms.
+    pub grace_ms: u64,
+    /// The highest fence that the caller knows (R34); 0: none.
+    pub floor: u64,
+    /// Who asks.
+    pub party: Arc<Party>,
+}
+
+/// Set the lease of a held lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Renew {
+    /// The lock.
+    pub name: Name,
+    /// The acquisition that is renewed.
+    pub token: Token,
+    /// The lease that it has from now on, in ms.
+    pub lease_ms: u64,
+}
+
+/// How long an acquire may stand in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wait {
+    /// One try, no ticket.
+    No,
+    /// At most this long from now, in ms.
+    For(u64),
+    /// Until it is granted or cancelled.
+    Forever,
+}
+
+impl Command {
+    /// The lock that the command is about; a beat is about none.
+    #[must_use]
+    pub fn name(&self) -> Option<&Name> {
+        match self {
+            Command::Acquire(Acquire { name, .. }) | Command::Renew(Renew { name, .. }) => {
+                Some(name)
+            }
+            Command::Release { name, .. }
+            | Command::Cancel { name, .. }
+            | Command::Revoke { name, .. }
+            | Command::Show { name } => Some(name),
+            Command::Beat => None,
+        }
+    }
+}
+
+/// What a store answers. A busy lock or a lost one is an answer, not an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The caller holds the lock, for the whole lease from when it sent the command.
+    Granted {
+        /// The fence of the grant; the same again for the same acquisition.
+        fence: u64,
+        /// The lease, in ms.
+        lease_ms: u64,
+    },
+    /// The caller does not hold the lock.
+    Refused(Refusal),
+    /// The lease is set.
+    Renewed {
+        /// The lease, in ms.
+        lease_ms: u64,
+    },
+    /// The lease is set, but the guard runs: no belief follows; repeat it afterwards (R6).
+    Guarded {
+        /// The lease, in ms.
+        lease_ms: u64,
+        /// When the guard ends, in ms from now.
+        guard_ms: u64,
+    },
+    /// The token is not the holder's.
+    NotHeld(Absence),
+    /// The lock is given back.
+    Released,
+    /// The ticket, if there was one, is gone.
+    Cancelled {
+        /// The lock had been granted, and is given back.
+        released: bool,
+    },
+    /// The lock is taken away from its holder.
+    Revoked {
+        /// When it ends, in ms from now; 0: it has.
+        after_ms: u64,
+    },
+    /// The heartbeat's answer.
+    Beat {
+        /// The server's run.
+        run: Run,
+        /// The server's clock, in µs.
+        now_us: u64,
+        /// How many listen on the session's own channel; 0: it would miss its grants.
+        subscribers: u64,
+    },
+    /// What stands about the name.
+    Shown(Box<LockView>),
+    /// The session's own channel has no subscriber: mend the link first (R11).
+    Unsubscribed,
+    /// The caller speaks of a run of the server that is over: open a new link (R4).
+    Stale,
+    /// Dead tickets were dropped up to the bound; ask again (R26).
+    More,
+    /// The floor is over a day ahead of the store's clock (R34): the fence would be poisoned.
+    FloorAhead {
+        /// The store's clock, in µs.
+        now_us: u64,
+    },
+    /// The name's key holds something that is no lock (Redis: a key of another type).
+    NotALock,
+}
+
+/// Why there is nothing of that token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Absence {
+    /// Nobody holds the lock.
+    Free,
+    /// Another acquisition does.
+    Taken,
+    /// An operator has revoked it; it ends soon.
+    Revoked,
+}
+
+/// Why an acquire was refused, and when to look again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason.
+    pub reason: Reason,
+    /// Who holds it, where someone does.
+    pub holder: Option<HolderView>,
+    /// The caller's place in the queue, if it has a ticket: how many stand ahead. 0 and 1 count
+    /// the living only; from 2 on the number may be too high.
+    pub position: Option<u64>,
+}
+
+/// The reason of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Someone holds the lock.
+    Held,
+    /// Nothing is granted for so many ms, because a holder of the epoch before may still believe.
+    Guard {
+        /// When the guard ends, in ms from now.
+        guard_ms: u64,
+    },
+}
+
+/// The holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HolderView {
+    /// The key's value.
+    pub token: Token,
+    /// When the key expires, in ms from now; none: it does not.
+    pub ttl_ms: Option<u64>,
+    /// What is known of it; none: a foreign client wrote the key (R3).
+    pub record: Option<RecordView>,
+}
+
+/// What a record tells of its holder.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RecordView {
+    /// Its session.
+    pub session: SessionId,
+    /// Its fence.
+    pub fence: u64,
+    /// Its lease, in ms.
+    pub lease_ms: u64,
+    /// Its grace, in ms.
+    pub grace_ms: u64,
+    /// How long it has held the lock, in ms.
+    pub held_ms: u64,
+    /// It was revoked and ends soon.
+    pub revoked: bool,
+    /// Who it is.
+    pub party: Arc<Party>,
+}
+
+/// One place in a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketView {
+    /// Its token.
+    pub token: Token,
+    /// Its session.
+    pub session: SessionId,
+    /// Is the session's link up?
+    pub alive: bool,
+    /// How long it has waited, in ms.
+    pub waited_ms: u64,
+    /// How long it will still wait, in ms; none: for ever.
+    pub left_ms: Option<u64>,
+    /// Who it is.
+    pub party: Arc<Party>,
+}
+
+/// All that stands about a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LockView {
+    /// Who holds it.
+    pub holder: Option<HolderView>,
+    /// Is the holder's link up? (None: nobody holds it, or a foreign client.)
+    pub holder_alive: Option<bool>,
+    /// The queue, in order.
+    pub queue: Vec<TicketView>,
+}
+
+/// What a session is told without having asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// The lock was handed to one of the session's tickets.
+    Grant {
+        /// The lock.
+        name: Name,
+        /// The ticket's token.
+        token: Token,
+        /// The fence.
+        fence: u64,
+        /// The lease until the first renewal, in ms: at most W (R27).
+        lease_ms: u64,
+        /// The epoch of the grant.
+        epoch: Epoch,
+        /// The next ticket in the queue, where it is the same session's: it is the first now.
+        first: Option<Token>,
+    },
+    /// A ticket of the session is the first of its queue now: it looks after the holder from here
+    /// on, for nobody ahead does any more (G5).
+    First {
+        /// The lock.
+        name: Name,
+        /// The ticket's token.
+        token: Token,
+        /// The holder, to be watched from here on.
+        holder: Box<HolderView>,
+    },
+    /// Someone is refused because of this token: release it, if nobody here wants it (R16).
+    Asking {
+        /// The lock.
+        name: Name,
+        /// The holder's token.
+        token: Token,
+    },
+    /// A lock of the session was taken away.
+    Revoked {
+        /// The lock.
+        name: Name,
+        /// The holder's token.
+        token: Token,
+        /// When it ends, in ms from then; 0: it had.
+        after_ms: u64,
+    },
+}

@@ -1,0 +1,81 @@
+//! The constants of the protocol and the limits of its values, each once.
+
+use thiserror::Error;
+
+/// W, in ms: how long one counting beat is believed, and how long the guard lasts after a new
+/// epoch. A constant of the protocol, no setting (R1): a holder and a store that disagreed about
+/// it would break G1 in silence.
+pub const W_MS: u64 = 3_000;
+/// How often a session beats, in ms (R19).
+pub const BEAT_MS: u64 = W_MS / 3;
+/// The lease of a lock when the caller names none, in ms.
+pub const DEFAULT_LEASE_MS: u64 = 30_000;
+/// The grace of a lock when the caller names none, in ms: W, which is also the least (R1).
+pub const DEFAULT_GRACE_MS: u64 = W_MS;
+/// The shortest lease, in ms. Under it, `check()` could hardly ever be true.
+pub const MIN_LEASE_MS: u64 = 100;
+/// The shortest lease of the drop-ins, whose models allow it; `check()` may never be true then.
+pub const MIN_DROP_IN_LEASE_MS: u64 = 1;
+/// The longest lease and the longest grace: thirty days, in ms. A longer one is a mistyped unit
+/// (seconds given as milliseconds reach it in a working day), and would outlive its operators.
+pub const MAX_LEASE_MS: u64 = 30 * 24 * 3_600 * 1_000;
+/// The longest wait: a hundred years, in ms. More is refused rather than wrapped.
+pub const MAX_WAIT_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
+/// How far ahead of the store's clock a caller's fence floor may be, in µs: one day (R34).
+pub const MAX_FLOOR_AHEAD_US: u64 = 24 * 3_600 * 1_000_000;
+/// The longest name, in bytes.
+pub const MAX_NAME_BYTES: usize = 4_096;
+/// The longest token, in bytes: the drop-ins take the caller's value as the token.
+pub const MAX_TOKEN_BYTES: usize = 4_096;
+/// The longest label, in bytes.
+pub const MAX_LABEL_BYTES: usize = 256;
+/// What the companions and channels of the locks begin with; no name may (R2).
+pub const RESERVED: &str = "lockwarden:";
+/// How long a queue lives without a recheck, in ms (R28).
+pub const QUEUE_TTL_MS: u64 = 60_000;
+/// A holder is asked at most this often whether it still wants its lock, in ms (R16).
+pub const ASK_EVERY_MS: u64 = 1_000;
+/// Tickets that one command may drop before it answers [`crate::Reply::More`] (R26).
+pub const DROPS_PER_COMMAND: usize = 64;
+
+/// A length of time that breaks its rule.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{what} of {given_ms} ms is out of range: {least_ms} ms to {most_ms} ms")]
+pub struct OutOfRange {
+    /// Which length: `lease`, `grace`, `wait`.
+    pub what: &'static str,
+    /// The value that was given, in ms.
+    pub given_ms: u64,
+    /// The least allowed, in ms.
+    pub least_ms: u64,
+    /// The most allowed, in ms.
+    pub most_ms: u64,
+}
+
+/// Checks that a lease is at least `least_ms` and at most [`MAX_LEASE_MS`].
+pub fn lease(given_ms: u64, least_ms: u64) -> Result<u64, OutOfRange> {
+    within("lease", given_ms, least_ms, MAX_LEASE_MS)
+}
+
+/// Checks a grace: W at least (R1), [`MAX_LEASE_MS`] at most.
+pub fn grace(given_ms: u64) -> Result<u64, OutOfRange> {
+    within("grace", given_ms, W_MS, MAX_LEASE_MS)
+}
+
+/// Checks a wait: [`MAX_WAIT_MS`] at most. 0 is one try.
+pub fn wait(given_ms: u64) -> Result<u64, OutOfRange> {
+    within("wait", given_ms, 0, MAX_WAIT_MS)
+}
+
+fn within(
+    what: &'static str,
+    given_ms: u64,
+    least_ms: u64,
+    most_ms: u64,
+) -> Result<u64, OutOfRange> {
+    if (least_ms..=most_ms).contains(&given_ms) {
+        Ok(given_ms)
+    } else {
+        Err(OutOfRange { what, given_ms, least_ms, most_ms })
+    }
+}
