@@ -45,7 +45,8 @@ impl ClockShim {
             .env("LOCKWARDEN_CLOCK_FILE", &self.path);
     }
 
-    /// Moves the clock by so many milliseconds, on top of what it was moved before. Takes effect at once.
+    /// Moves the clock by so many milliseconds, on top of what it was moved before. The process's next
+    /// reading shows it; what the process has read before it may go on using.
     pub fn step(&self, ms: i64) {
         let mut offset_ms = self.offset_ms.lock().expect("no panic while it is held");
         *offset_ms += ms;

@@ -11,8 +11,10 @@
 // This crate is test code: a failing step of a test's own machinery ends the test with a message, and
 // handing such failures through every caller would bury what the test is about.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
+#![deny(unsafe_code)]
 
 pub mod clock;
+mod ports;
 pub mod process;
 pub mod proxy;
 pub mod raw;

@@ -140,8 +140,9 @@ fn thread_states(id: u32) -> Option<Vec<char>> {
         stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next())
     };
     // A thread that ends meanwhile does not count.
-    let stats =
-        threads.flatten().filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    let stats = threads
+        .flatten()
+        .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
     Some(stats.filter_map(state_of).collect())
 }
 
@@ -166,7 +167,10 @@ fn spawner() -> mpsc::Sender<Order> {
     SPAWNER.get_or_init(start).lock().expect("sending does not panic").clone()
 }
 
-#[expect(unsafe_code, reason = "the standard library has no safe way to run code between fork and exec")]
+#[expect(
+    unsafe_code,
+    reason = "the standard library has no safe way to run code between fork and exec"
+)]
 fn die_with_parent(command: &mut Command) {
     use std::os::unix::process::CommandExt;
     let parent = rustix::process::getpid();
@@ -306,6 +310,8 @@ mod tests {
         assert!(exists(grandchild));
         parent.kill9();
         // Orphans are collected by whoever is process 1; a zombie is dead enough.
-        eventually(SOON, || thread_states(grandchild).is_none_or(|states| states.iter().all(|s| *s == 'Z')));
+        eventually(SOON, || {
+            thread_states(grandchild).is_none_or(|states| states.iter().all(|s| *s == 'Z'))
+        });
     }
 }
