@@ -121,7 +121,9 @@ pub struct Context<'a> {
     pub now_us: u64,
     /// The run of the server.
     pub run: &'a Run,
-    /// How long the server has been up, in whole seconds; may be negative (R5).
+    /// How long the server has served its present data, in whole seconds; may be negative (R5).
+    /// A promoted replica says 0, however long its process has run: locks that it never heard of
+    /// may have been granted a moment ago. (Redis: `second_repl_offset` is not -1.)
     pub uptime_s: i64,
     /// The session that asks.
     pub caller: &'a SessionId,
@@ -336,11 +338,19 @@ impl Turn<'_> {
         })
     }
 
+    /// May the caller renew or release by this token? Not if the record says that another session
+    /// holds it: where the value is the caller's choice (R25), a holder that was passed over would
+    /// renew or release its successor. A key without a record is anyone's who knows its value.
+    fn owns(&self, token: &Token) -> bool {
+        let others = |record: &Record| record.session != *self.at.caller;
+        self.lock.holds(token) && !(self.at.rules.on(25) && self.lock.record().is_some_and(others))
+    }
+
     fn renew(&mut self, renew: &Renew) -> Reply {
         if self.at.rules.on(11) && !self.alive(self.at.caller) {
             return Reply::Unsubscribed;
         }
-        if !self.lock.holds(&renew.token) {
+        if !self.owns(&renew.token) {
             return Reply::NotHeld(self.lock.absence());
         }
         if self.lock.record().is_some_and(|record| record.revoked) {
@@ -378,7 +388,7 @@ impl Turn<'_> {
     }
 
     fn release(&mut self, name: &Name, token: &Token) -> Reply {
-        if !self.lock.holds(token) {
+        if !self.owns(token) {
             return Reply::NotHeld(self.lock.absence());
         }
         self.free(name);
