@@ -145,8 +145,8 @@ struct Handle {
     lease_ms: u64,
     /// The epoch of the last acknowledgement that gave belief.
     epoch: Epoch,
-    /// The link of the last acknowledgement; none: granted by a message with no beat before it.
-    generation: Option<u64>,
+    /// The link of the last acknowledgement.
+    generation: u64,
     /// When to renew; none: a renewal is under way, or none is wanted.
     renew_at_us: Option<u64>,
     state: State,
@@ -207,6 +207,13 @@ impl Keeper {
         self.handles.get(&id).map(|handle| handle.state)
     }
 
+    /// The same as of this moment, whether or not [`Keeper::poll`] has been called since: deadlines
+    /// decide, not timers (R20).
+    #[must_use]
+    pub fn state_at(&self, id: HandleId, now_us: u64) -> Option<State> {
+        self.handles.get(&id).map(|handle| self.judge(handle, now_us))
+    }
+
     /// The end of the last acknowledged lease, less the margin, in µs; 0: no such handle.
     #[must_use]
     pub fn lease_end_us(&self, id: HandleId) -> u64 {
@@ -219,7 +226,7 @@ impl Keeper {
     #[must_use]
     pub fn stop_by_us(&self, id: HandleId) -> u64 {
         let Some(handle) = self.handles.get(&id) else { return 0 };
-        let beat_us = handle.generation.and_then(|it| self.beats.get(&it)).map_or(0, |b| b.sent_us);
+        let beat_us = self.beats.get(&handle.generation).map_or(0, |b| b.sent_us);
         let answered_us = handle.sent_us.max(beat_us);
         handle.lease_end_us().min(answered_us + believed_us(handle.keeping.grace_ms))
     }
@@ -317,30 +324,32 @@ impl Keeper {
     }
 
     /// An answer of the store came from this epoch. Another one than before makes `check()` of all
-    /// older handles false at once, until they are renewed (R23).
-    pub fn epoch_seen(&mut self, now_us: u64, epoch: &Epoch) {
+    /// older handles false at once, until they are renewed (R23). True: it was another one.
+    pub fn epoch_seen(&mut self, now_us: u64, epoch: &Epoch) -> bool {
         if self.epoch.as_ref() == Some(epoch) {
-            return;
+            return false;
         }
         self.epoch = Some(epoch.clone());
-        if !self.rules.on(23) {
-            return;
+        if self.rules.on(23) {
+            self.renew_all(now_us);
+            for id in self.ids() {
+                self.settle(id, now_us);
+            }
         }
-        self.renew_all(now_us);
-        for id in self.ids() {
-            self.settle(id, now_us);
-        }
+        true
     }
 
     /// A grant was acknowledged by the reply to an acquire.
     pub fn granted(&mut self, now_us: u64, id: HandleId, keeping: Keeping, said: Acknowledged) {
         self.epoch_seen(now_us, &said.epoch);
-        self.insert(now_us, id, keeping, said, Some(self.generation));
+        self.insert(now_us, id, keeping, said, self.generation);
     }
 
     /// A grant came by message. It was made after the last counting beat before it on this link was
-    /// sent, so that beat is when it counts from (R22). True: too little of that is left, or there
-    /// was no beat of that epoch: renew it before telling the caller.
+    /// sent, so that beat is when it counts from (R22). False: too little of that is left, or there
+    /// was no beat of that epoch on this link. Then nothing is kept: renew the lock before telling
+    /// the caller, and say [`Keeper::granted`] with what that renewal says.
+    #[must_use]
     pub fn granted_by_message(
         &mut self,
         now_us: u64,
@@ -350,15 +359,17 @@ impl Keeper {
         epoch: &Epoch,
     ) -> bool {
         self.epoch_seen(now_us, epoch);
-        let beat = self.beats.get(&self.generation).filter(|beat| beat.epoch == *epoch);
-        let beat_us = beat.map(|beat| beat.sent_us).filter(|_| self.link.is_some());
-        let sent_us = if self.rules.on(22) { beat_us.unwrap_or(0) } else { now_us };
-        let generation = beat_us.map(|_| self.generation);
+        let beat = self.beats.get(&self.generation).filter(|_| self.link.is_some());
+        let beat_us = beat.filter(|beat| beat.epoch == *epoch).map(|beat| beat.sent_us);
+        let sent_us = if self.rules.on(22) { beat_us } else { Some(now_us) };
+        let Some(sent_us) = sent_us else { return false };
+        let believed_us = believed_us(lease_ms).min(believed_us(W_MS));
+        if sent_us + believed_us < now_us + BEAT_US {
+            return false;
+        }
         let said = Acknowledged { sent_us, lease_ms, epoch: epoch.clone() };
-        let end_us = sent_us + believed_us(lease_ms);
-        let renew_first = generation.is_none() || end_us < now_us + W_US / 3;
-        self.insert(now_us, id, keeping, said, generation);
-        renew_first
+        self.insert(now_us, id, keeping, said, self.generation);
+        true
     }
 
     /// A renewal was acknowledged. An answer that comes after the loss changes nothing: lost is
@@ -368,7 +379,7 @@ impl Keeper {
         let generation = self.generation;
         self.acknowledge(now_us, id, said.sent_us, said.lease_ms, |handle| {
             handle.epoch = said.epoch;
-            handle.generation = Some(generation);
+            handle.generation = generation;
             now_us.max(said.sent_us) + said.lease_ms * US_PER_MS / 3
         });
     }
@@ -384,7 +395,7 @@ impl Keeper {
     ) {
         let generation = self.generation;
         self.acknowledge(now_us, id, sent_us, lease_ms, |handle| {
-            handle.generation = Some(generation);
+            handle.generation = generation;
             now_us + guard_ms * US_PER_MS
         });
     }
@@ -505,7 +516,7 @@ impl Keeper {
     /// Until when the beats carry this handle, in µs (R21).
     fn beat_end_us(&self, handle: &Handle) -> u64 {
         let beat = if self.rules.on(21) {
-            let beat = handle.generation.and_then(|it| self.beats.get(&it));
+            let beat = self.beats.get(&handle.generation);
             beat.filter(|beat| beat.epoch == handle.epoch)
         } else {
             self.beats.values().max_by_key(|beat| beat.sent_us)
@@ -529,7 +540,7 @@ impl Keeper {
         id: HandleId,
         keeping: Keeping,
         said: Acknowledged,
-        generation: Option<u64>,
+        generation: u64,
     ) {
         self.forget(id);
         let renew_at_us = said.sent_us.max(now_us) + said.lease_ms * US_PER_MS / 3;
@@ -578,8 +589,14 @@ impl Keeper {
 
     /// Brings a handle's state up to now, and notes when to look again.
     fn settle(&mut self, id: HandleId, now_us: u64) {
-        let Some(handle) = self.handles.get(&id) else { return };
-        let state = if matches!(handle.state, State::Lost(_)) {
+        if let Some(state) = self.state_at(id, now_us) {
+            self.set_state(id, state);
+            self.schedule(id);
+        }
+    }
+
+    fn judge(&self, handle: &Handle, now_us: u64) -> State {
+        if matches!(handle.state, State::Lost(_)) {
             handle.state
         } else if now_us >= handle.lease_end_us() {
             State::Lost(Loss::LeaseEnded)
@@ -591,9 +608,7 @@ impl Keeper {
             State::AtRisk(Risk::BeatOverdue)
         } else {
             State::Held
-        };
-        self.set_state(id, state);
-        self.schedule(id);
+        }
     }
 
     fn set_state(&mut self, id: HandleId, state: State) {
@@ -617,7 +632,7 @@ impl Keeper {
         if handle.state == State::Held {
             due_us = due_us.min(handle.renewal_risk_us());
             // The beats of the present link are watched for all handles at once.
-            if handle.generation != Some(self.generation) || self.link.is_none() {
+            if handle.generation != self.generation || self.link.is_none() {
                 due_us = due_us.min(beat_overdue_us);
             }
         }

@@ -1,7 +1,189 @@
 //! What can go wrong, as types. One message never stands for several causes (G10).
 
-use std::fmt;
+use lockwarden_core::{
+    Name,
+    command::{HolderView, Reason, Refusal},
+    keeper::Loss,
+    limits::OutOfRange,
+    name::InvalidName,
+};
+use std::{fmt, time::Duration};
 use thiserror::Error;
+
+/// Why a call of the library did not do what it promised.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Error {
+    /// The lock is not free, and the caller did not want to wait.
+    #[error("the lock {name} is busy: {}", Told(.told.as_ref()))]
+    Busy {
+        /// The lock.
+        name: Name,
+        /// Who holds it, and why it was refused.
+        told: Option<Box<Refusal>>,
+    },
+    /// The wait ended before the lock was granted.
+    #[error("the lock {name} was not granted within {waited:?}: {}", Told(.told.as_ref()))]
+    TimedOut {
+        /// The lock.
+        name: Name,
+        /// How long the caller waited.
+        waited: Duration,
+        /// What the store said last.
+        told: Option<Box<Refusal>>,
+    },
+    /// The lock was held, and is not any more.
+    #[error("the lock {name} was lost: {}", Lost(*.loss))]
+    Lost {
+        /// The lock.
+        name: Name,
+        /// What happened.
+        loss: Loss,
+    },
+    /// A release was sent more than once, and the lock is not there: an earlier one may have
+    /// worked, or the lock was lost before it (R31).
+    #[error("the lock {name} was released or lost: the store does not have it any more")]
+    ReleasedOrLost {
+        /// The lock.
+        name: Name,
+    },
+    /// The store cannot serve, or refuses us.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An argument breaks its rule.
+    #[error("{0}")]
+    Invalid(String),
+    /// The warden was closed.
+    #[error("the warden is closed")]
+    Closed,
+}
+
+impl Error {
+    /// The stable code of the error, as in `docs/ERRORS.md`.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Busy { .. } => "busy",
+            Error::TimedOut { .. } => "timed_out",
+            Error::Lost { .. } => "lost",
+            Error::ReleasedOrLost { .. } => "released_or_lost",
+            Error::Store(StoreError::Unavailable { .. }) => "unavailable",
+            Error::Store(StoreError::Denied { .. }) => "denied",
+            Error::Store(StoreError::Invalid { .. }) | Error::Invalid(_) => "invalid",
+            Error::Closed => "closed",
+        }
+    }
+
+    /// May the same call succeed later, with nothing changed by the caller?
+    #[must_use]
+    pub fn retry_helps(&self) -> bool {
+        matches!(
+            self,
+            Error::Busy { .. }
+                | Error::TimedOut { .. }
+                | Error::Store(StoreError::Unavailable { .. })
+        )
+    }
+
+    /// What the failed call did to the lock. Of an acquire nothing stays behind either way: the
+    /// warden releases by token before anything else (G6).
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        match self {
+            Error::Store(StoreError::Unavailable { effect, .. }) => *effect,
+            Error::ReleasedOrLost { .. } => Effect::Unknown,
+            _ => Effect::NotApplied,
+        }
+    }
+}
+
+impl StoreError {
+    /// The connection broke, and what had not been answered may or may not have happened.
+    pub(crate) fn disconnected(place: String, detail: String) -> StoreError {
+        let (trouble, effect) = (Trouble::Disconnected, Effect::Unknown);
+        StoreError::Unavailable { place, trouble, detail, effect }
+    }
+
+    /// The same error, with what became of the command.
+    #[must_use]
+    pub fn with_effect(mut self, became: Effect) -> StoreError {
+        if let StoreError::Unavailable { effect, .. } = &mut self {
+            *effect = became;
+        }
+        self
+    }
+}
+
+impl From<InvalidName> for Error {
+    fn from(invalid: InvalidName) -> Error {
+        Error::Invalid(invalid.to_string())
+    }
+}
+
+impl From<OutOfRange> for Error {
+    fn from(range: OutOfRange) -> Error {
+        Error::Invalid(range.to_string())
+    }
+}
+
+/// A refusal in words.
+struct Told<'a>(Option<&'a Box<Refusal>>);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(refusal) = self.0 else { return f.write_str("the store did not say why") };
+        if let Reason::Guard { guard_ms } = refusal.reason {
+            let s = guard_ms as f64 / 1_000.0;
+            write!(f, "the store began anew, and grants nothing for another {s:.1} s, ")?;
+            return f.write_str("because a holder from before may still believe");
+        }
+        match &refusal.holder {
+            Some(holder) => write!(f, "{}", describe(holder)),
+            None => f.write_str("others were first"),
+        }
+    }
+}
+
+/// A holder in words: who, where, since when, how long still.
+#[must_use]
+pub fn describe(holder: &HolderView) -> String {
+    let mut text = String::from("held by ");
+    let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1_000.0);
+    match &holder.record {
+        None => {
+            let token: String = holder.token.to_string().chars().take(60).collect();
+            text += &format!("another kind of client (value {token})");
+        }
+        Some(record) => {
+            let party = &record.party;
+            let pid = party.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+            if !party.label.is_empty() {
+                text += &format!("{} ", party.label.escape_debug());
+            }
+            text += &format!("(host {}, pid {pid}) ", party.host.escape_debug());
+            text += &format!("for {}", seconds(record.held_ms));
+        }
+    }
+    match holder.ttl_ms {
+        Some(ttl_ms) => text += &format!(", lease ends in {}", seconds(ttl_ms)),
+        None => text += ", and it never expires",
+    }
+    text
+}
+
+struct Lost(Loss);
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use lockwarden_core::command::Absence;
+        f.write_str(match self.0 {
+            Loss::LeaseEnded => "its lease ended before it could be renewed",
+            Loss::NotHeld(Absence::Free) => "the store does not have it any more",
+            Loss::NotHeld(Absence::Taken) => "someone else holds it now",
+            Loss::NotHeld(Absence::Revoked) | Loss::Revoked => "an operator revoked it",
+            Loss::Cloned => "another process runs with this session's identity",
+        })
+    }
+}
 
 /// What a failed call did to the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

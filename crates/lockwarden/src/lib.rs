@@ -1,4 +1,30 @@
 //! Fair, crash-safe, fast distributed locks on an embedded store or on Redis.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! use lockwarden::Warden;
+//!
+//! let warden = Warden::connect("memory:").await?;
+//! let guard = warden.lock("nightly-report").acquire().await?;
+//! // … work; before each step that must not happen twice: guard.check() …
+//! guard.release().await?;
+//! # Ok::<(), lockwarden::Error>(()) }).unwrap();
+//! ```
 
+pub mod blocking;
+mod clock;
 pub mod error;
+pub mod process;
+mod random;
 pub mod store;
+mod warden;
+
+pub use error::{Effect, Error, StoreError, Trouble};
+pub use lockwarden_core::{
+    Name, Token,
+    command::{HolderView, LockView, Reason, RecordView, Refusal, TicketView},
+    keeper::{Loss, Risk, State},
+    limits,
+    party::{Party, Process},
+};
+pub use warden::{Guard, Lock, Settings, Waiting, Warden};

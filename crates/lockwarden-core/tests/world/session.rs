@@ -1,0 +1,521 @@
+//! A simulated session: a [`Keeper`] and the least driver around it, as the warden does it.
+//!
+//! Pure like the machines it drives: what arrives goes in, commands come out in `outbox`.
+
+use lockwarden_core::{
+    Command, Epoch, Message, Name, Reply, Rules, SessionId, Token,
+    command::{Acquire, Reason, Refusal, Renew, Wait},
+    keeper::{Acknowledged, Action, HandleId, Keeper, Keeping, Loss, State},
+    limits::BEAT_MS,
+    party::Party,
+};
+use std::sync::Arc;
+
+/// One owner: what it wants of one lock at present.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    Idle,
+    /// It asked, and was not told that it holds the lock.
+    Waiting {
+        name: Name,
+        token: Token,
+        patience: Patience,
+        /// When to ask again (R17); none: an answer is under way.
+        recheck_us: Option<u64>,
+    },
+    /// `told`: its caller may act; else it renews first (R22).
+    Holding {
+        name: Name,
+        token: Token,
+        handle: HandleId,
+        told: bool,
+        patience: Patience,
+    },
+    /// It gives the lock or the ticket back, and asks until it is answered (G6).
+    Ending {
+        name: Name,
+        token: Token,
+        cancel: bool,
+        /// `check()` held at the first send; the end of the lease (R31).
+        sure_until_us: u64,
+    },
+}
+
+/// How long an owner waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Patience {
+    None,
+    Until(u64),
+    Endless,
+}
+
+/// A command under way. `tag` is the beat's number or the handle's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Call {
+    pub sent_us: u64,
+    pub tag: u64,
+    pub command: Command,
+}
+
+/// What an owner hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Granted(Token),
+    Refused(Token),
+    State(Token, State),
+    /// `sure`: "released"; else "released or lost" (R31).
+    Ended {
+        token: Token,
+        sure: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub id: SessionId,
+    pub keeper: Keeper,
+    pub owners: Vec<Owner>,
+    pub running: bool,
+    pub linked: bool,
+    rules: Rules,
+    lease_ms: u64,
+    grace_ms: u64,
+    party: Arc<Party>,
+    epoch: Option<Epoch>,
+    /// Acquisitions so far: tokens and handles are numbered by it.
+    pub asked: u64,
+    pub outbox: Vec<Call>,
+    /// The link is to be closed.
+    pub close: bool,
+    pub events: Vec<Event>,
+}
+
+impl Session {
+    pub fn new(id: &str, owners: usize, rules: Rules, lease_ms: u64, grace_ms: u64) -> Session {
+        Session {
+            id: SessionId::new(id),
+            keeper: Keeper::new(rules),
+            owners: vec![Owner::Idle; owners],
+            running: true,
+            linked: false,
+            rules,
+            lease_ms,
+            grace_ms,
+            party: Arc::default(),
+            epoch: None,
+            asked: 0,
+            outbox: Vec::new(),
+            close: false,
+            events: Vec::new(),
+        }
+    }
+
+    /// An idle owner asks. The token is registered before anything is sent (R16).
+    pub fn ask(&mut self, now_us: u64, owner: usize, name: Name, token: Token, wait: Patience) {
+        assert_eq!(self.owners[owner], Owner::Idle);
+        self.asked += 1;
+        self.owners[owner] =
+            Owner::Waiting { name, token, patience: wait, recheck_us: Some(now_us) };
+        self.tick(now_us);
+    }
+
+    /// The owner ends what it has: a release of a held lock, a cancel of a wait.
+    pub fn end(&mut self, now_us: u64, owner: usize) {
+        let (name, token, cancel, sure_until_us) = match self.owners[owner].clone() {
+            Owner::Waiting { name, token, .. } => (name, token, true, 0),
+            Owner::Holding { name, token, handle, told, .. } => {
+                let sure = self.keeper.check(handle, now_us);
+                let until = if sure { self.keeper.lease_end_us(handle) } else { 0 };
+                self.keeper.forget(handle);
+                (name, token, !told, until)
+            }
+            Owner::Idle | Owner::Ending { .. } => return,
+        };
+        self.owners[owner] = Owner::Ending { name, token, cancel, sure_until_us };
+        self.send_ending(now_us, owner);
+    }
+
+    /// A new link stands (R7): beat, renew all held, re-send all pending.
+    pub fn link_up(&mut self, now_us: u64) {
+        self.linked = true;
+        self.keeper.link_up(now_us);
+        self.tick(now_us);
+        self.resend(now_us);
+        for owner in 0..self.owners.len() {
+            self.send_ending(now_us, owner);
+        }
+    }
+
+    pub fn link_down(&mut self, now_us: u64) {
+        self.linked = false;
+        self.close = false;
+        self.outbox.clear();
+        self.keeper.link_down();
+        self.tick(now_us);
+    }
+
+    /// Is there anything to do by now?
+    pub fn due(&self, now_us: u64) -> bool {
+        self.deadline_us().is_some_and(|at| at <= now_us)
+    }
+
+    pub fn deadline_us(&self) -> Option<u64> {
+        let owners = self.owners.iter().filter_map(|owner| match owner {
+            Owner::Waiting { patience, recheck_us, .. } => {
+                let until = if let Patience::Until(at) = patience { Some(*at) } else { None };
+                [until, recheck_us.filter(|_| self.linked)].into_iter().flatten().min()
+            }
+            _ => None,
+        });
+        owners.chain(self.keeper.deadline_us()).min()
+    }
+
+    /// Does what is due: beats, renewals, rechecks, giving up.
+    pub fn tick(&mut self, now_us: u64) {
+        let mut spins = 0;
+        while let Some(action) = self.keeper.poll(now_us) {
+            spins += 1;
+            assert!(spins < 1_000, "the keeper never comes to rest: {action:?}");
+            match action {
+                Action::Beat => {
+                    let id = self.keeper.beat_sent(now_us);
+                    self.send(now_us, id, Command::Beat);
+                }
+                Action::Renew(handles) => {
+                    for (handle, lease_ms) in handles {
+                        self.send_renewal(now_us, handle, lease_ms);
+                    }
+                }
+                Action::Mend(_) => {
+                    self.close = true;
+                    return;
+                }
+                Action::Changed(handle, state) => self.changed(now_us, handle, state),
+            }
+        }
+        let next = self.keeper.deadline_us();
+        assert!(next.is_none_or(|at| at > now_us), "poll rests, yet is due at once: {next:?}");
+        for index in 0..self.owners.len() {
+            let Owner::Waiting { patience, recheck_us, .. } = &self.owners[index] else { continue };
+            if matches!(patience, Patience::Until(at) if *at <= now_us) {
+                self.end(now_us, index);
+            } else if self.linked && recheck_us.is_some_and(|at| at <= now_us) {
+                self.send_acquire(now_us, index);
+            }
+        }
+    }
+
+    pub fn answered(&mut self, now_us: u64, call: &Call, epoch: Option<Epoch>, reply: &Reply) {
+        if let Some(epoch) = &epoch {
+            self.keeper.epoch_seen(now_us, epoch);
+            // Another epoch: pending work is sent again at once (R23).
+            if self.epoch.replace(epoch.clone()).is_some_and(|old| old != *epoch)
+                && self.rules.on(23)
+            {
+                self.resend(now_us);
+            }
+        }
+        let said = |lease_ms| Acknowledged {
+            sent_us: call.sent_us,
+            lease_ms,
+            epoch: epoch.clone().expect("an answer of the table has an epoch"),
+        };
+        match (&call.command, reply) {
+            (_, Reply::Stale) => self.close = true,
+            (_, Reply::Unsubscribed) => {
+                self.keeper.unsubscribed();
+                self.again(now_us, call);
+            }
+            (Command::Beat, Reply::Beat { now_us: server_us, subscribers, .. }) => {
+                let epoch = epoch.as_ref().expect("an answer of the table has an epoch");
+                self.keeper.beat_heard(now_us, call.tag, epoch, *server_us, *subscribers);
+            }
+            (Command::Acquire(ask), Reply::Granted { lease_ms, .. }) => {
+                self.granted(now_us, ask, said(*lease_ms));
+            }
+            (Command::Acquire(ask), Reply::Guarded { lease_ms, guard_ms }) => {
+                match self.owner_of(&ask.token) {
+                    Some(Owner::Waiting { recheck_us, .. }) => {
+                        *recheck_us = Some(now_us + guard_ms * 1_000);
+                    }
+                    Some(Owner::Holding { handle, .. }) => {
+                        let handle = *handle;
+                        self.keeper.guarded(now_us, handle, call.sent_us, *lease_ms, *guard_ms);
+                    }
+                    _ => {}
+                }
+            }
+            (Command::Acquire(ask), Reply::Refused(refusal)) => self.refused(now_us, ask, refusal),
+            (Command::Acquire(_), Reply::More) => self.again(now_us, call),
+            (Command::Renew(_), Reply::Renewed { lease_ms }) => {
+                self.keeper.renewed(now_us, call.tag, said(*lease_ms));
+                self.tell(now_us, call.tag);
+            }
+            (Command::Renew(_), Reply::Guarded { lease_ms, guard_ms }) => {
+                self.keeper.guarded(now_us, call.tag, call.sent_us, *lease_ms, *guard_ms);
+            }
+            (Command::Renew(_), Reply::NotHeld(absence)) => {
+                self.keeper.lost(call.tag, Loss::NotHeld(*absence));
+            }
+            (Command::Release { token, .. } | Command::Cancel { token, .. }, reply) => {
+                self.ended(now_us, token, matches!(reply, Reply::Released));
+            }
+            (command, reply) => panic!("{reply:?} is no answer to {command:?}"),
+        }
+        self.tick(now_us);
+    }
+
+    pub fn told(&mut self, now_us: u64, message: &Message) {
+        match message {
+            Message::Grant { name, token, lease_ms, epoch, first, .. } => {
+                self.epoch.get_or_insert_with(|| epoch.clone());
+                let handle = self.handle();
+                let keeping = self.keeping();
+                let mut new = None;
+                match self.owner_of(token) {
+                    Some(owner @ Owner::Waiting { .. }) => {
+                        let Owner::Waiting { patience, .. } = *owner else { unreachable!() };
+                        let (name, token) = (name.clone(), token.clone());
+                        *owner = Owner::Holding { name, token, handle, told: false, patience };
+                        new = Some(handle);
+                    }
+                    Some(_) => {}
+                    None => self.disown(now_us, name, token),
+                }
+                if let Some(handle) = new
+                    && !self
+                        .keeper
+                        .granted_by_message(now_us, handle, keeping, *lease_ms, epoch)
+                {
+                    self.tell(now_us, handle);
+                }
+                if let Some(first) = first {
+                    self.look_after(now_us, first, BEAT_MS);
+                }
+            }
+            Message::First { token, holder, .. } => {
+                let wait_ms = holder.ttl_ms.map_or(BEAT_MS, |ttl| (ttl + 5).min(BEAT_MS));
+                self.look_after(now_us, token, wait_ms);
+            }
+            Message::Asking { name, token } => {
+                if self.owner_of(token).is_none() {
+                    self.disown(now_us, name, token);
+                }
+            }
+            Message::Revoked { token, .. } => {
+                if let Some(Owner::Holding { handle, .. }) = self.owner_of(token) {
+                    let handle = *handle;
+                    self.keeper.lost(handle, Loss::Revoked);
+                }
+            }
+        }
+        self.tick(now_us);
+    }
+
+    /// Which of its owners' handles pass the strict check now.
+    pub fn believed(&self, now_us: u64) -> impl Iterator<Item = (&Name, &Token)> {
+        self.owners.iter().filter_map(move |owner| match owner {
+            Owner::Holding { name, token, handle, .. } if self.keeper.check(*handle, now_us) => {
+                Some((name, token))
+            }
+            _ => None,
+        })
+    }
+
+    fn granted(&mut self, now_us: u64, ask: &Acquire, said: Acknowledged) {
+        let (new, keeping) = (self.handle(), self.keeping());
+        match self.owner_of(&ask.token) {
+            Some(owner @ Owner::Waiting { .. }) => {
+                let Owner::Waiting { patience, .. } = *owner else { unreachable!() };
+                let (name, token) = (ask.name.clone(), ask.token.clone());
+                *owner = Owner::Holding { name, token, handle: new, told: false, patience };
+                self.keeper.granted(now_us, new, keeping, said);
+                self.tell(now_us, new);
+            }
+            // A recheck that crossed the grant, or the renewal before telling.
+            Some(Owner::Holding { handle, .. }) => {
+                let handle = *handle;
+                self.keeper.renewed(now_us, handle, said);
+                self.tell(now_us, handle);
+            }
+            // Its release or cancel is behind it on the same link.
+            Some(_) => {}
+            None => self.disown(now_us, &ask.name, &ask.token),
+        }
+    }
+
+    fn refused(&mut self, now_us: u64, ask: &Acquire, refusal: &Refusal) {
+        let Some(owner) = self.owner_of(&ask.token) else { return };
+        let Owner::Waiting { patience, recheck_us, .. } = owner else { return };
+        if *patience == Patience::None {
+            *owner = Owner::Idle;
+            self.events.push(Event::Refused(ask.token.clone()));
+            return;
+        }
+        let ttl_ms = refusal.holder.as_ref().and_then(|holder| holder.ttl_ms);
+        let free_ms = match refusal.reason {
+            Reason::Held => ttl_ms,
+            Reason::Guard { guard_ms } => Some(guard_ms),
+        };
+        let (margin_ms, most_ms) = match refusal.position {
+            Some(0) => (5, 1_000),
+            Some(1) => (20, 3_000),
+            _ => (50, 10_000),
+        };
+        let wait_ms = free_ms.map_or(most_ms, |ms| (ms + margin_ms).min(most_ms));
+        *recheck_us = Some(now_us + wait_ms * 1_000);
+    }
+
+    fn changed(&mut self, now_us: u64, handle: HandleId, state: State) {
+        let found = self.owners.iter_mut().find(
+            |owner| matches!(owner, Owner::Holding { handle: held, .. } if *held == handle),
+        );
+        let Some(owner) = found else { return };
+        let Owner::Holding { name, token, told, patience, .. } = owner.clone() else { return };
+        if told {
+            self.events.push(Event::State(token.clone(), state));
+        }
+        let State::Lost(_) = state else { return };
+        if told {
+            // It may still be ours at the store: then nobody should wait for its end.
+            *owner = Owner::Ending { name, token, cancel: false, sure_until_us: 0 };
+        } else {
+            *owner = Owner::Waiting { name, token, patience, recheck_us: Some(now_us) };
+        }
+        self.keeper.forget(handle);
+        for index in 0..self.owners.len() {
+            if told {
+                self.send_ending(now_us, index);
+            }
+        }
+    }
+
+    fn tell(&mut self, now_us: u64, held: HandleId) {
+        // Nobody is told of a lock that its own check denies.
+        if !self.keeper.check(held, now_us) {
+            return;
+        }
+        for owner in &mut self.owners {
+            if let Owner::Holding { handle, token, told, .. } = owner
+                && *handle == held
+                && !*told
+            {
+                *told = true;
+                self.events.push(Event::Granted(token.clone()));
+            }
+        }
+    }
+
+    fn ended(&mut self, now_us: u64, token: &Token, released: bool) {
+        if let Some(owner) = self.owner_of(token)
+            && let Owner::Ending { sure_until_us, .. } = owner
+        {
+            let sure = released || now_us < *sure_until_us;
+            *owner = Owner::Idle;
+            self.events.push(Event::Ended { token: token.clone(), sure });
+        }
+    }
+
+    fn look_after(&mut self, now_us: u64, token: &Token, wait_ms: u64) {
+        if let Some(Owner::Waiting { recheck_us: Some(at), .. }) = self.owner_of(token) {
+            *at = (*at).min(now_us + wait_ms * 1_000);
+        }
+    }
+
+    /// R16: a token that nobody here holds or waits for is given back at once.
+    fn disown(&mut self, now_us: u64, name: &Name, token: &Token) {
+        if self.rules.on(16) {
+            let (name, token) = (name.clone(), token.clone());
+            self.send(now_us, 0, Command::Release { name, token });
+        }
+    }
+
+    fn resend(&mut self, now_us: u64) {
+        for index in 0..self.owners.len() {
+            self.send_acquire(now_us, index);
+        }
+    }
+
+    /// An answer that settled nothing: ask again.
+    fn again(&mut self, now_us: u64, call: &Call) {
+        if let Command::Acquire(ask) = &call.command
+            && let Some(Owner::Waiting { recheck_us, .. }) = self.owner_of(&ask.token)
+        {
+            *recheck_us = Some(now_us);
+        }
+    }
+
+    fn send_acquire(&mut self, now_us: u64, owner: usize) {
+        let (lease_ms, grace_ms, party) = (self.lease_ms, self.grace_ms, self.party.clone());
+        let Owner::Waiting { name, token, patience, recheck_us } = &mut self.owners[owner] else {
+            return;
+        };
+        if !self.linked {
+            *recheck_us = Some(now_us);
+            return;
+        }
+        *recheck_us = None;
+        let wait = match *patience {
+            Patience::None => Wait::No,
+            Patience::Until(at) => Wait::For(at.saturating_sub(now_us) / 1_000),
+            Patience::Endless => Wait::Forever,
+        };
+        let command = Command::Acquire(Acquire {
+            name: name.clone(),
+            token: token.clone(),
+            proof: "".into(),
+            wait,
+            lease_ms,
+            grace_ms,
+            floor: 0,
+            party,
+        });
+        self.send(now_us, 0, command);
+    }
+
+    fn send_renewal(&mut self, now_us: u64, renewed: HandleId, lease_ms: u64) {
+        let held = self.owners.iter().find_map(|owner| match owner {
+            Owner::Holding { name, token, handle, .. } if *handle == renewed => {
+                Some((name.clone(), token.clone()))
+            }
+            _ => None,
+        });
+        if let Some((name, token)) = held {
+            self.send(now_us, renewed, Command::Renew(Renew { name, token, lease_ms }));
+        }
+    }
+
+    fn send_ending(&mut self, now_us: u64, owner: usize) {
+        let Owner::Ending { name, token, cancel, .. } = self.owners[owner].clone() else { return };
+        let command = if cancel {
+            Command::Cancel { name, token, proof: "".into() }
+        } else {
+            Command::Release { name, token }
+        };
+        self.send(now_us, 0, command);
+    }
+
+    fn send(&mut self, now_us: u64, tag: u64, command: Command) {
+        if self.linked {
+            self.outbox.push(Call { sent_us: now_us, tag, command });
+        }
+    }
+
+    fn owner_of(&mut self, wanted: &Token) -> Option<&mut Owner> {
+        self.owners.iter_mut().find(|owner| match owner {
+            Owner::Idle => false,
+            Owner::Waiting { token, .. }
+            | Owner::Holding { token, .. }
+            | Owner::Ending { token, .. } => token == wanted,
+        })
+    }
+
+    /// Numbers from 100 on: the fingerprint takes smaller ones for links.
+    fn handle(&self) -> HandleId {
+        100 + self.asked
+    }
+
+    fn keeping(&self) -> Keeping {
+        Keeping { lease_ms: self.lease_ms, grace_ms: self.grace_ms, renew: true }
+    }
+}

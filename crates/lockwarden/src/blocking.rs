@@ -1,0 +1,162 @@
+//! The same for code without async: on a thread of its own.
+//!
+//! ```
+//! use lockwarden::blocking::Warden;
+//! use std::time::Duration;
+//!
+//! let warden = Warden::connect("memory:")?;
+//! let guard = warden.lock("nightly-report").wait_for(Duration::from_secs(5)).acquire()?;
+//! assert!(guard.check());
+//! guard.release()?;
+//! # Ok::<(), lockwarden::Error>(())
+//! ```
+
+use crate::{Error, LockView, Loss, Settings, State, Token, error::StoreError};
+use std::{ops::Deref, sync::Arc, time::Duration};
+use tokio::runtime::{Builder, Runtime};
+
+/// As [`crate::Warden`]. Heartbeat and renewal run on a thread of its own, whatever the caller's
+/// threads do. Its methods block, so they must not be called from async code.
+#[derive(Clone, Debug)]
+pub struct Warden {
+    // Before the runtime: what is held is released while there still is one.
+    inner: crate::Warden,
+    runtime: Arc<Runtime>,
+}
+
+/// As [`crate::Lock`].
+#[derive(Clone)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    inner: crate::Lock,
+    runtime: Arc<Runtime>,
+}
+
+/// As [`crate::Guard`], which it dereferences to; what blocks is its own.
+#[derive(Debug)]
+pub struct Guard {
+    inner: crate::Guard,
+    runtime: Arc<Runtime>,
+}
+
+impl Warden {
+    /// As [`crate::Warden::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect(url: &str) -> Result<Warden, Error> {
+        Warden::with(Settings::new(), url)
+    }
+
+    /// As [`Settings::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with(settings: Settings, url: &str) -> Result<Warden, Error> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("lockwarden")
+            .enable_all()
+            .build()
+            .map_err(|error| StoreError::Invalid { detail: format!("no thread: {error}") })?;
+        let inner = runtime.block_on(settings.connect(url))?;
+        Ok(Warden { inner, runtime: Arc::new(runtime) })
+    }
+
+    /// As [`crate::Warden::lock`].
+    pub fn lock(&self, name: &str) -> Lock {
+        Lock { inner: self.inner.lock(name), runtime: self.runtime.clone() }
+    }
+
+    /// As [`crate::Warden::show`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn show(&self, name: &str) -> Result<LockView, Error> {
+        self.runtime.block_on(self.inner.show(name))
+    }
+
+    /// As [`crate::Warden::revoke`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn revoke(&self, name: &str, token: &Token, delayed: bool) -> Result<Duration, Error> {
+        self.runtime.block_on(self.inner.revoke(name, token, delayed))
+    }
+
+    /// As [`crate::Warden::close`].
+    pub fn close(self) {
+        self.runtime.block_on(self.inner.close());
+    }
+}
+
+impl Lock {
+    /// Changes the lock's options: `lock.with(|it| it.no_wait())`.
+    pub fn with(mut self, change: impl FnOnce(crate::Lock) -> crate::Lock) -> Lock {
+        self.inner = change(self.inner);
+        self
+    }
+
+    /// As [`crate::Lock::no_wait`].
+    pub fn no_wait(self) -> Lock {
+        self.with(crate::Lock::no_wait)
+    }
+
+    /// As [`crate::Lock::wait_for`].
+    pub fn wait_for(self, wait: Duration) -> Lock {
+        self.with(|lock| lock.wait_for(wait))
+    }
+
+    /// As [`crate::Lock::lease`].
+    pub fn lease(self, lease: Duration) -> Lock {
+        self.with(|lock| lock.lease(lease))
+    }
+
+    /// As [`crate::Lock::acquire`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn acquire(&self) -> Result<Guard, Error> {
+        let inner = self.runtime.block_on(self.inner.acquire())?;
+        Ok(Guard { inner, runtime: self.runtime.clone() })
+    }
+}
+
+impl Guard {
+    /// As [`crate::Guard::lost`].
+    #[must_use]
+    pub fn lost(&self) -> Loss {
+        self.runtime.block_on(self.inner.lost())
+    }
+
+    /// As [`crate::Guard::changed`], waiting at most `wait`; none: it did not change.
+    #[must_use]
+    pub fn changed(&self, seen: State, wait: Duration) -> Option<State> {
+        self.runtime
+            .block_on(async { tokio::time::timeout(wait, self.inner.changed(seen)).await.ok() })
+    }
+
+    /// As [`crate::Guard::extend`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.runtime.block_on(self.inner.extend(lease))
+    }
+
+    /// As [`crate::Guard::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release(self) -> Result<(), Error> {
+        self.runtime.block_on(self.inner.release())
+    }
+}
+
+impl Deref for Guard {
+    type Target = crate::Guard;
+
+    fn deref(&self) -> &crate::Guard {
+        &self.inner
+    }
+}

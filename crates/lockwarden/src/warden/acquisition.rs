@@ -1,0 +1,78 @@
+//! One acquisition from its first command to its last answer.
+
+use crate::error::{Error, StoreError};
+use lockwarden_core::{
+    command::{Acquire, Refusal},
+    keeper::{HandleId, Keeping, Loss},
+};
+use std::task::Waker;
+use tokio::sync::{oneshot, watch};
+
+/// What a waiter can be told while it waits.
+#[derive(Clone, Debug, Default)]
+pub struct Waiting {
+    /// What the store said last: who holds the lock, and the place in the queue.
+    pub told: Option<Refusal>,
+    /// Why the store could not be asked, if it could not.
+    pub trouble: Option<StoreError>,
+}
+
+/// One acquisition, known by its token from before its first command leaves (R16).
+pub(super) struct Acquisition {
+    /// The acquire; the same is sent again whenever it must be (G6).
+    pub(super) ask: Acquire,
+    pub(super) keeping: Keeping,
+    pub(super) phase: Phase,
+    /// Wakes whoever watches the handle's state.
+    pub(super) watchers: Vec<Waker>,
+    pub(super) fence: u64,
+    /// What only a wait needs.
+    pub(super) wait: Option<Box<Wait>>,
+    /// What only the end needs.
+    pub(super) leaving: Option<Box<Leaving>>,
+    /// Calls of `extend` that wait for their answer, each with its lease in ms.
+    pub(super) extends: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
+}
+
+/// Where an acquisition stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The acquire is on its way, or will be sent again.
+    Asking,
+    /// It was refused, and waits in the queue.
+    Queued,
+    /// It was granted by a message, and is renewed before the caller is told (R22).
+    Confirming,
+    /// The caller has it.
+    Held,
+    /// It is being released or cancelled, until the store has acknowledged that.
+    Leaving,
+}
+
+pub(super) struct Wait {
+    pub(super) reply: oneshot::Sender<Result<HandleId, Error>>,
+    pub(super) report: Option<watch::Sender<Waiting>>,
+    pub(super) began_us: u64,
+    pub(super) deadline_us: Option<u64>,
+    /// When the same acquire is sent again (R17); 0: not planned.
+    pub(super) recheck_us: u64,
+    /// The place in the queue, as far as known.
+    pub(super) position: Option<u64>,
+    pub(super) told: Waiting,
+    /// A dead holder was already taken over from once on behalf of a caller that does not wait.
+    pub(super) took_over: bool,
+}
+
+pub(super) struct Leaving {
+    pub(super) reply: Option<oneshot::Sender<Result<(), Error>>>,
+    /// A release; otherwise a cancel.
+    pub(super) release: bool,
+    /// `check()` held when the release was first sent (R31).
+    pub(super) checked: bool,
+    /// It was sent before, and the answer was lost.
+    pub(super) repeated: bool,
+    /// Until when there is anything to release, in µs.
+    pub(super) until_us: u64,
+    /// It was lost before it was released.
+    pub(super) lost: Option<Loss>,
+}

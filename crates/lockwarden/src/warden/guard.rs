@@ -1,0 +1,167 @@
+//! A held lock.
+
+use super::Shared;
+use crate::{clock, error::Error};
+use lockwarden_core::{
+    Name, Token,
+    keeper::{HandleId, Loss, State},
+    limits,
+};
+use std::{fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use tokio::sync::oneshot;
+
+/// How long [`Guard::release`] waits for the store before it says that the outcome is unknown; the
+/// release itself is tried on in the background until the lease is over.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A held lock. Dropping it releases in the background; [`Guard::release`] is better, for it tells
+/// what happened.
+///
+/// It is renewed until then. Ask [`Guard::check`] before every step that must not happen twice, and
+/// give [`Guard::fence`] to the protected resource where that can refuse older ones.
+pub struct Guard {
+    shared: Arc<Shared>,
+    id: HandleId,
+    name: Name,
+    token: Token,
+    fence: u64,
+    released: bool,
+}
+
+impl Guard {
+    pub(super) fn new(shared: Arc<Shared>, id: HandleId, name: Name, token: Token) -> Guard {
+        let fence = shared.state().acquisition(id).map_or(0, |it| it.fence);
+        Guard { shared, id, name, token, fence, released: false }
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The value that proves this acquisition.
+    #[must_use]
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// The number of this grant: larger than that of every grant of the name before it (G2).
+    #[must_use]
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// The strict check (G1): true only while nobody else can have been granted the lock. It is
+    /// local and cheap; ask it before each step, rather than remembering it.
+    #[must_use]
+    pub fn check(&self) -> bool {
+        self.shared.is_ours() && self.shared.state().keeper.check(self.id, clock::now_us())
+    }
+
+    /// What can be relied on now. `check()` may be false while the handle is at risk, and true
+    /// again after the next renewal; lost is final (G8).
+    #[must_use]
+    pub fn state(&self) -> State {
+        if !self.shared.is_ours() {
+            return State::Lost(Loss::Cloned);
+        }
+        // Deadlines decide, not timers: the machine may have slept (R20).
+        self.shared.state().handle_state(self.id)
+    }
+
+    /// How much is left of the last acknowledged lease, less the safety margin of 1 % and 10 ms.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let end_us = self.shared.state().keeper.lease_end_us(self.id);
+        Duration::from_micros(end_us.saturating_sub(clock::now_us()))
+    }
+
+    /// How long work that cannot ask `check()` may go on, as far as anyone here can know: until the
+    /// lease ends, or grace after the store's last answer, whichever is first. After that someone
+    /// else may hold the lock.
+    #[must_use]
+    pub fn must_stop_in(&self) -> Duration {
+        let stop_us = self.shared.state().keeper.stop_by_us(self.id);
+        Duration::from_micros(stop_us.saturating_sub(clock::now_us()))
+    }
+
+    /// Ends when the lock is lost, and says why. Safe to drop and to call again.
+    pub async fn lost(&self) -> Loss {
+        let mut seen = self.state();
+        loop {
+            if let State::Lost(loss) = seen {
+                return loss;
+            }
+            seen = self.changed(seen).await;
+        }
+    }
+
+    /// Ends when the state is another than `seen`, and says which.
+    pub async fn changed(&self, seen: State) -> State {
+        poll_fn(|cx| {
+            let mut shared = self.shared.state();
+            let state = shared.handle_state(self.id);
+            if state != seen {
+                return Poll::Ready(state);
+            }
+            shared.watch(self.id, cx.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Sets the lease to this length from now, for this and all later renewals. It sets, and never
+    /// adds: however often it is called, the lock lives at most `lease` longer.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock is not ours any more, [`Error::Invalid`] for a lease out of its
+    /// range, [`Error::Store`] if the store does not answer.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let given_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+        let lease_ms = limits::lease(given_ms, limits::MIN_LEASE_MS)?;
+        let (reply, answer) = oneshot::channel();
+        self.shared.state().extend(self.id, lease_ms, reply);
+        match tokio::time::timeout(RELEASE_PATIENCE, answer).await {
+            Ok(answer) => answer.unwrap_or(Err(Error::Closed)),
+            Err(_) => Err(Error::Store(self.shared.no_answer())),
+        }
+    }
+
+    /// Releases the lock and says what happened.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]: it was lost before, and another holder was not touched.
+    /// [`Error::ReleasedOrLost`] where the store cannot tell. [`Error::Store`] if it did not answer
+    /// within 5 s: the release is tried on in the background while the lease lasts.
+    pub async fn release(mut self) -> Result<(), Error> {
+        if !self.shared.is_ours() {
+            return Err(Error::Closed);
+        }
+        let (reply, answer) = oneshot::channel();
+        self.released = true;
+        self.shared.state().leave(self.id, Some(reply));
+        match tokio::time::timeout(RELEASE_PATIENCE, answer).await {
+            Ok(answer) => answer.unwrap_or(Err(Error::Closed)),
+            Err(_) => Err(Error::Store(self.shared.no_answer())),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.released && self.shared.is_ours() {
+            self.shared.state().leave(self.id, None);
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &self.name)
+            .field("token", &self.token)
+            .field("fence", &self.fence)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,192 @@
+//! A lock by its name, and how it is acquired.
+
+use super::{Guard, Shared, acquisition::Waiting};
+use crate::{error::Error, random};
+use lockwarden_core::{
+    Name, Token,
+    command::{Acquire, Wait},
+    keeper::{HandleId, Keeping},
+    limits, name,
+    party::Party,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// How one lock is to be acquired. Made by [`super::Warden::lock`]; may be used again.
+///
+/// | option | default | range |
+/// |---|---|---|
+/// | wait | for ever | none, up to 100 years |
+/// | lease | 30 s | 100 ms to 30 days |
+/// | grace | 3 s | 3 s to 30 days |
+#[derive(Clone)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    shared: Arc<Shared>,
+    name: String,
+    wait: Result<Wait, Duration>,
+    lease: Duration,
+    grace: Duration,
+    floor: u64,
+    label: Option<String>,
+    drop_in: Option<Vec<u8>>,
+    renew: bool,
+    report: Option<watch::Sender<Waiting>>,
+}
+
+impl Lock {
+    pub(super) fn new(shared: Arc<Shared>, name: &str) -> Lock {
+        Lock {
+            shared,
+            name: name.to_owned(),
+            wait: Ok(Wait::Forever),
+            lease: Duration::from_millis(limits::DEFAULT_LEASE_MS),
+            grace: Duration::from_millis(limits::DEFAULT_GRACE_MS),
+            floor: 0,
+            label: None,
+            drop_in: None,
+            renew: true,
+            report: None,
+        }
+    }
+
+    /// One try; busy is an error at once.
+    pub fn no_wait(mut self) -> Lock {
+        self.wait = Ok(Wait::No);
+        self
+    }
+
+    /// Wait at most this long.
+    pub fn wait_for(mut self, wait: Duration) -> Lock {
+        // A wait of under 1 ms is one that can end: rounding it to 0 would make it another mode.
+        let ms = u64::try_from(wait.as_micros().div_ceil(1_000)).map_err(|_| wait);
+        self.wait = ms.map(|ms| if ms == 0 { Wait::No } else { Wait::For(ms) });
+        self
+    }
+
+    /// Wait until it is granted (the default).
+    pub fn wait_forever(mut self) -> Lock {
+        self.wait = Ok(Wait::Forever);
+        self
+    }
+
+    /// How long a grant lives without renewal. A longer lease rides out longer outages of the
+    /// store; a machine that vanishes keeps the lock for that long.
+    pub fn lease(mut self, lease: Duration) -> Lock {
+        self.lease = lease;
+        self
+    }
+
+    /// How long after the link is seen closed the lock is kept: what a crash on another machine
+    /// costs the next holder.
+    pub fn grace(mut self, grace: Duration) -> Lock {
+        self.grace = grace;
+        self
+    }
+
+    /// The caller's own id of this acquisition, a task id say: shown to people, never a proof. The
+    /// same id again is another acquisition (R25).
+    pub fn label(mut self, label: &str) -> Lock {
+        self.label = Some(label.to_owned());
+        self
+    }
+
+    /// Grant a fence above this one: the newest that a protected resource has seen, say (R34).
+    pub fn fence_floor(mut self, floor: u64) -> Lock {
+        self.floor = floor;
+        self
+    }
+
+    /// For the drop-in replacements of other libraries only: the value of the key, as their users
+    /// see it. The proof of ownership then stands in the record, and the least lease is 1 ms (with
+    /// a lease under 100 ms `check()` may never be true).
+    pub fn drop_in_value(mut self, value: &[u8]) -> Lock {
+        self.drop_in = Some(value.to_owned());
+        self
+    }
+
+    /// Do not renew it in the background: it ends with its lease unless it is extended.
+    pub fn without_renewal(mut self) -> Lock {
+        self.renew = false;
+        self
+    }
+
+    /// Tell this channel what the store says while we wait: who holds the lock, our place, or why
+    /// the store cannot be asked.
+    pub fn report_to(mut self, report: watch::Sender<Waiting>) -> Lock {
+        self.report = Some(report);
+        self
+    }
+
+    /// Acquires the lock.
+    ///
+    /// Dropping the future leaves nothing behind: no ticket, no lock (G6).
+    ///
+    /// # Errors
+    /// [`Error::Busy`] without a wait, [`Error::TimedOut`] with one; [`Error::Store`] if the store
+    /// could not be asked; [`Error::Invalid`] for a value out of its range.
+    pub async fn acquire(&self) -> Result<Guard, Error> {
+        if !self.shared.is_ours() {
+            return Err(Error::Closed);
+        }
+        let (ask, keeping) = self.ask()?;
+        let (name, token) = (ask.name.clone(), ask.token.clone());
+        let (id, answer) = self.shared.state().begin(ask, keeping, self.report.clone())?;
+        let unfinished = Unfinished { shared: &self.shared, id };
+        let result = answer.await;
+        std::mem::forget(unfinished);
+        let id = result.map_err(|_| Error::Closed)??;
+        Ok(Guard::new(self.shared.clone(), id, name, token))
+    }
+
+    /// Checks all values.
+    fn ask(&self) -> Result<(Acquire, Keeping), Error> {
+        let name = Name::new(&self.name)?;
+        let (token, proof) = match &self.drop_in {
+            None => (random::token()?, String::new()),
+            Some(value) => (Token::new(value)?, random::hex()?),
+        };
+        let least_ms = match self.drop_in {
+            None => limits::MIN_LEASE_MS,
+            Some(_) => limits::MIN_DROP_IN_LEASE_MS,
+        };
+        let lease_ms = limits::lease(ms(self.lease), least_ms)?;
+        let grace_ms = limits::grace(ms(self.grace))?;
+        let wait = match self.wait {
+            Ok(Wait::For(ms)) => Wait::For(limits::wait(ms)?),
+            Ok(wait) => wait,
+            Err(wait) => {
+                return Err(limits::wait(ms(wait)).err().map_or(Error::Closed, Error::from));
+            }
+        };
+        let party = match &self.label {
+            None => self.shared.party.clone(),
+            Some(label) => {
+                let label = name::label(label)?.into();
+                Arc::new(Party { label, ..(*self.shared.party).clone() })
+            }
+        };
+        let (proof, floor) = (proof.into(), self.floor);
+        let ask = Acquire { name, token, proof, wait, lease_ms, grace_ms, floor, party };
+        Ok((ask, Keeping { lease_ms, grace_ms, renew: self.renew }))
+    }
+}
+
+/// Whole ms; what does not fit is out of every range, and refused as such.
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// An acquire whose future may be dropped before it ends.
+struct Unfinished<'a> {
+    shared: &'a Shared,
+    id: HandleId,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.shared.is_ours() {
+            self.shared.state().give_up(self.id);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The warden: one connected client of a store, with everything that needs time and I/O.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! use lockwarden::Warden;
+//! use std::time::Duration;
+//!
+//! let warden = Warden::connect("memory:").await?;
+//! let guard = warden.lock("stock:order_7").wait_for(Duration::from_secs(5)).acquire().await?;
+//! assert!(guard.check());
+//! guard.release().await?;
+//! # Ok::<(), lockwarden::Error>(()) }).unwrap();
+//! ```
+
+mod acquisition;
+mod driver;
+mod guard;
+mod lock;
+mod state;
+mod watching;
+
+pub use acquisition::Waiting;
+pub use guard::Guard;
+pub use lock::Lock;
+
+use crate::{
+    error::{Effect, Error, StoreError, Trouble},
+    process, random,
+    store::{Page, Store, url::StoreUrl},
+};
+use driver::Driver;
+use lockwarden_core::{
+    Command, Name, Reply, Token,
+    command::LockView,
+    name,
+    party::{Party, Process},
+};
+use state::State;
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::oneshot;
+use watching::Watching;
+
+/// One connected client of a store. Cheap to clone; one per process is the normal case, and
+/// thousands of locks and waiters share its one link.
+///
+/// It lives on the tokio runtime that connected it, and needs that runtime to keep running for its
+/// heartbeat; if the runtime stalls, `check()` turns false in time by itself. Where async code may
+/// block its runtime, use [`crate::blocking::Warden`], which has a thread of its own.
+///
+/// When the last clone and the last guard are gone, what is held is released and the link closed.
+#[derive(Clone)]
+pub struct Warden {
+    shared: Arc<Shared>,
+    _alive: Arc<Alive>,
+}
+
+/// Settings of a warden, each with its default.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    label: String,
+    processes: Option<Vec<Process>>,
+    no_process_watch: bool,
+}
+
+/// What the driver, the callers and the guards share.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    store: Arc<dyn Store>,
+    party: Arc<Party>,
+    /// The process that connected: a forked child holds nothing (R24).
+    pid: u32,
+}
+
+/// Closes the warden when its last clone goes.
+struct Alive(Arc<Shared>);
+
+impl Settings {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Settings {
+        Settings::default()
+    }
+
+    /// What people read about this client everywhere: at most 256 bytes. Each lock may have its
+    /// own.
+    #[must_use]
+    pub fn label(mut self, label: &str) -> Settings {
+        self.label = label.to_owned();
+        self
+    }
+
+    /// The processes whose life keeps the locks (R38); by default the calling one. `lockwarden run`
+    /// names its command, too.
+    #[must_use]
+    pub fn processes(mut self, processes: Vec<Process>) -> Settings {
+        self.processes = Some(processes);
+        self
+    }
+
+    /// Do not watch the processes of holders on this machine: behave as if all were elsewhere.
+    /// Takeover from a killed holder then takes its grace instead of milliseconds.
+    #[must_use]
+    pub fn without_process_watch(mut self) -> Settings {
+        self.no_process_watch = true;
+        self
+    }
+
+    /// Connects to the store that a URL names: `memory:`, `file:DIR`, `redis://…`, `rediss://…`,
+    /// `unix://…`.
+    pub async fn connect(self, url: &str) -> Result<Warden, Error> {
+        let store = url.parse::<StoreUrl>()?.open()?;
+        self.connect_to(store).await
+    }
+
+    /// Connects to a store.
+    pub async fn connect_to(self, store: Arc<dyn Store>) -> Result<Warden, Error> {
+        let label = name::label(&self.label)?;
+        let processes = match self.processes {
+            Some(processes) => processes,
+            None => vec![process::current()],
+        };
+        let host = process::hostname();
+        let party = Arc::new(Party { label: label.into(), host, processes: processes.into() });
+        let session = random::session_id()?;
+        let link = store.connect(&session).await?;
+        let watches = store.watches_processes() && !self.no_process_watch;
+        let shared = Arc::new_cyclic(|weak| Shared {
+            state: Mutex::new(State::new(Watching::new(
+                store.place(),
+                watches,
+                session.clone(),
+                weak.clone(),
+            ))),
+            store,
+            party,
+            pid: std::process::id(),
+        });
+        tokio::spawn(Driver::new(shared.clone(), session, link));
+        Ok(Warden { _alive: Arc::new(Alive(shared.clone())), shared })
+    }
+}
+
+impl Warden {
+    /// Connects with the default [`Settings`].
+    pub async fn connect(url: &str) -> Result<Warden, Error> {
+        Settings::new().connect(url).await
+    }
+
+    /// A lock by its name. Nothing is checked or sent before it is acquired.
+    #[must_use]
+    pub fn lock(&self, name: &str) -> Lock {
+        Lock::new(self.shared.clone(), name)
+    }
+
+    /// What stands about a name: its holder and its queue.
+    pub async fn show(&self, name: &str) -> Result<LockView, Error> {
+        match self.ask(Command::Show { name: Name::new(name)? }).await? {
+            Reply::Shown(view) => Ok(*view),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Takes a lock away from the holder with this token (R32). Delayed: its renewals are refused
+    /// and it ends within W (3 s), so that the holder stops believing before anyone else is
+    /// granted; otherwise it ends at once, and only the fence protects what it guards. Returns how
+    /// long until it ends.
+    pub async fn revoke(
+        &self,
+        name: &str,
+        token: &Token,
+        delayed: bool,
+    ) -> Result<Duration, Error> {
+        let name = Name::new(name)?;
+        let command =
+            Command::Revoke { name: name.clone(), token: token.clone(), session: None, delayed };
+        match self.ask(command).await? {
+            Reply::Revoked { after_ms } => Ok(Duration::from_millis(after_ms)),
+            Reply::NotHeld(absence) => {
+                let loss = lockwarden_core::keeper::Loss::NotHeld(absence);
+                Err(Error::Lost { name, loss })
+            }
+            Reply::Guarded { guard_ms, .. } => Err(Error::Invalid(format!(
+                "nothing is revoked with a delay during the guard after a new epoch, which still \
+                 runs for {guard_ms} ms; revoke it undelayed, or later"
+            ))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// One page of the names that hold anything, from `cursor` on (0: the first page).
+    pub async fn page(&self, cursor: u64, foreign: bool) -> Result<Page, Error> {
+        let receiver = self.shared.state().list(cursor, foreign);
+        answer(&self.shared, receiver).await
+    }
+
+    /// Releases everything, gives up all waiting, and ends. Waits for the store's acknowledgement,
+    /// 3 s at most.
+    pub async fn close(self) {
+        self.shared.state().close();
+        std::future::poll_fn(|cx| {
+            let mut state = self.shared.state();
+            if state.ended {
+                return std::task::Poll::Ready(());
+            }
+            state.watch_end(cx.waker());
+            std::task::Poll::Pending
+        })
+        .await;
+    }
+
+    /// Where the store is, without its password.
+    #[must_use]
+    pub fn place(&self) -> String {
+        self.shared.store.place()
+    }
+
+    async fn ask(&self, command: Command) -> Result<Reply, Error> {
+        let receiver = self.shared.state().ask(command);
+        answer(&self.shared, receiver).await
+    }
+}
+
+/// Waits for an answer, but not for ever.
+async fn answer<T>(
+    shared: &Shared,
+    receiver: oneshot::Receiver<Result<T, StoreError>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(Duration::from_micros(state::ANSWER_US), receiver).await {
+        Ok(Ok(answer)) => Ok(answer?),
+        Ok(Err(_)) => Err(Error::Closed),
+        Err(_) => Err(Error::Store(shared.no_answer())),
+    }
+}
+
+fn unexpected(reply: &Reply) -> Error {
+    Error::Store(StoreError::Invalid { detail: format!("the store answered {reply:?}") })
+}
+
+impl Shared {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // State is changed in small steps that do not panic; what a panicking thread left is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Is this the process that connected? A forked child holds nothing, and must not even wait for
+    /// the mutex, which a thread that it does not have may have locked (R24).
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// The error of a store that did not answer in time.
+    fn no_answer(&self) -> StoreError {
+        let down = self.state().down.clone();
+        down.unwrap_or_else(|| StoreError::Unavailable {
+            place: self.store.place(),
+            trouble: Trouble::Disconnected,
+            detail: "no answer in time".into(),
+            effect: Effect::Unknown,
+        })
+        .with_effect(Effect::Unknown)
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if self.0.is_ours() {
+            self.0.state().abandon();
+        }
+    }
+}
+
+impl fmt::Debug for Warden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Warden").field("place", &self.place()).finish_non_exhaustive()
+    }
+}
