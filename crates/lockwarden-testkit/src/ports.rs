@@ -5,6 +5,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::process::while_not_forking;
+
 /// Below the range from which the kernel takes ports for outgoing connections. A port of that range
 /// could be lost to any client while its server is down, and a client that keeps trying to connect to
 /// it can even end up connected to itself.
@@ -16,7 +18,7 @@ const COUNT: u32 = 20_000;
 pub(crate) struct Port {
     number: u16,
     // A name without a file: it is gone with the process, however that ends.
-    _name: UnixListener,
+    name: Option<UnixListener>,
 }
 
 impl Port {
@@ -30,8 +32,8 @@ impl Port {
             let candidate = FIRST + start.wrapping_add(step) % COUNT;
             let number = u16::try_from(candidate).expect("the range ends below 65536");
             let Ok(name) = name_of(number) else { continue };
-            if TcpListener::bind(("127.0.0.1", number)).is_ok() {
-                return Port { number, _name: name };
+            if while_not_forking(|| TcpListener::bind(("127.0.0.1", number)).is_ok()) {
+                return Port { number, name: Some(name) };
             }
         }
         panic!("no free port between {FIRST} and {}", FIRST + COUNT);
@@ -39,6 +41,12 @@ impl Port {
 
     pub(crate) fn number(&self) -> u16 {
         self.number
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        while_not_forking(|| self.name = None);
     }
 }
 

@@ -146,6 +146,15 @@ fn thread_states(id: u32) -> Option<Vec<char>> {
     Some(stats.filter_map(state_of).collect())
 }
 
+/// Runs `close`, which closes sockets, while no child is between fork and exec. Such a child has copies of
+/// all our descriptors, and a socket is closed for the other side only when its last copy is.
+pub(crate) fn while_not_forking<T>(close: impl FnOnce() -> T) -> T {
+    let _no_fork = FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    close()
+}
+
+static FORKING: Mutex<()> = Mutex::new(());
+
 type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
 fn spawner() -> mpsc::Sender<Order> {
@@ -157,8 +166,10 @@ fn spawner() -> mpsc::Sender<Order> {
             .spawn(move || {
                 for (mut command, answer) in inbox {
                     die_with_parent(&mut command);
+                    // Spawning returns only after exec.
+                    let spawned = while_not_forking(|| command.spawn());
                     // The asking thread waits, so it is there to hear the answer.
-                    let _ = answer.send(command.spawn());
+                    let _ = answer.send(spawned);
                 }
             })
             .expect("a thread can be started");

@@ -29,6 +29,7 @@ use tokio::sync::{Notify, mpsc as async_mpsc};
 use tokio::time::Instant;
 
 use crate::ports::Port;
+use crate::process::while_not_forking;
 
 /// How long the proxy's own thread may take to do what it was told.
 const ORDER_DEADLINE: Duration = Duration::from_secs(10);
@@ -110,7 +111,11 @@ impl Proxy {
             std::thread::Builder::new().name("proxy".into()).spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 match runtime {
-                    Ok(runtime) => runtime.block_on(serve(port, shared, inbox, started)),
+                    Ok(runtime) => {
+                        let listener = runtime.block_on(serve(port, shared, inbox, started));
+                        // With the runtime go its tasks, and with them all connections.
+                        while_not_forking(|| drop((listener, runtime)));
+                    }
                     Err(error) => drop(started.send(Err(error))),
                 }
             })
@@ -425,15 +430,19 @@ async fn listen(port: u16) -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await
 }
 
+/// Until nobody can give orders any more; returns the listener, if there is one, to be closed.
 async fn serve(
     port: u16,
     shared: Arc<Shared>,
     mut orders: async_mpsc::UnboundedReceiver<Order>,
     started: mpsc::Sender<io::Result<()>>,
-) {
+) -> Option<TcpListener> {
     let mut listener = match listen(port).await {
         Ok(listener) => Some(listener),
-        Err(error) => return drop(started.send(Err(error))),
+        Err(error) => {
+            let _ = started.send(Err(error));
+            return None;
+        }
     };
     let mut new = NewConnections::Forward;
     // The starter waits for it.
@@ -443,11 +452,11 @@ async fn serve(
             // Orders first: a connection that is opened after an order was given must feel it.
             biased;
             order = orders.recv() => {
-                let Some(order) = order else { return };
+                let Some(order) = order else { return listener };
                 new = order.new;
                 let result = match (new, &listener) {
                     (NewConnections::Refuse, _) => {
-                        listener = None;
+                        while_not_forking(|| listener = None);
                         Ok(())
                     }
                     (_, Some(_)) => Ok(()),
@@ -503,9 +512,10 @@ async fn run(shared: Arc<Shared>, link: Arc<Link>, client: TcpStream, new: NewCo
         how = carry(&link, &client, &mut server, upstream, new) => Some(how),
     };
     let asked = lock(&link.state).cuts.first().map(|(how, _)| *how);
-    for stream in std::iter::once(client).chain(server) {
-        close(stream, how.or(asked).unwrap_or(Cut::Close));
-    }
+    let how = how.or(asked).unwrap_or(Cut::Close);
+    while_not_forking(|| {
+        std::iter::once(client).chain(server).for_each(|stream| close(stream, how))
+    });
     lock(&shared.connections).open.retain(|other| !Arc::ptr_eq(other, &link));
     let cuts = {
         let mut state = lock(&link.state);
