@@ -295,7 +295,10 @@ mod tests {
         if std::env::var_os("LOCKWARDEN_TESTKIT_PARENT").is_none() {
             return;
         }
-        let grandchild = cat();
+        // Not `cat`, which would end by itself with its input.
+        let mut endless = Command::new("tail");
+        endless.args(["-f", "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::null());
+        let grandchild = Process::spawn(endless).unwrap();
         println!("grandchild={}", grandchild.id());
         // Until killed; returns only if the parent itself is gone.
         let _ = std::io::stdin().read_line(&mut String::new());
