@@ -255,6 +255,12 @@ impl Lock {
         self.asked.take_if(|(_, until_us)| *until_us <= now_us);
     }
 
+    /// Does nobody hold it or wait for it? (It may still remember whom it asked.)
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.key.is_none() && self.queue.is_empty()
+    }
+
     fn holds(&self, token: &Token) -> bool {
         self.key.as_ref().is_some_and(|key| key.token == *token)
     }

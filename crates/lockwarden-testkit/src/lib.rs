@@ -1,9 +1,10 @@
 //! What Lockwarden's tests share: real servers on free ports, a proxy that breaks connections on
 //! purpose, and real child processes to kill, stop and continue.
 //!
-//! For tests only, and for Linux only (death signals, abstract socket names). Nothing here knows
-//! Lockwarden's own code, with one exception: [`servers::Server::without_guard`] writes the hash that
-//! spares a test the wait after a server's start.
+//! For tests only, and for Linux only (death signals, abstract socket names). Only
+//! [`conformance`], which runs the same tests on every store, knows Lockwarden's own code;
+//! [`servers::Server::without_guard`] writes the hash that spares a test the wait after a server's
+//! start.
 //!
 //! Nothing here waits for a fixed time: what must have happened is asked for again and again until a
 //! deadline ([`process::eventually`]).
@@ -14,6 +15,7 @@
 #![deny(unsafe_code)]
 
 pub mod clock;
+pub mod conformance;
 mod ports;
 pub mod process;
 pub mod proxy;

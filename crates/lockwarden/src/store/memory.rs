@@ -149,7 +149,8 @@ impl Link for MemoryLink {
         let mut inner = self.store.inner();
         inner.swept_us = 0;
         inner.sweep();
-        let names = inner.table.locks.keys().cloned().collect();
+        let locks = inner.table.locks.iter().filter(|(_, lock)| !lock.is_idle());
+        let names = locks.map(|(name, _)| name.clone()).collect();
         let page = Ok(Page { names, cursor: 0, foreign: 0 });
         if let Some(inbox) = inner.sessions.get_mut(&self.session) {
             inbox.push(LinkEvent::Page { id, page });

@@ -241,14 +241,14 @@ fn unexpected(reply: &Reply) -> Error {
 }
 
 impl Shared {
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         // State is changed in small steps that do not panic; what a panicking thread left is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Is this the process that connected? A forked child holds nothing, and must not even wait for
     /// the mutex, which a thread that it does not have may have locked (R24).
-    pub(crate) fn is_ours(&self) -> bool {
+    fn is_ours(&self) -> bool {
         self.pid == std::process::id()
     }
 
