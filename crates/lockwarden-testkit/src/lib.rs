@@ -2,7 +2,7 @@
 //! purpose, and real child processes to kill, stop and continue.
 //!
 //! For tests only, and for Linux only (death signals, abstract socket names). Only
-//! [`conformance`], which runs the same tests on every store, knows Lockwarden's own code;
+//! [`conformance`], which runs the same tests on every store, and the `taker` know Lockwarden's own code;
 //! [`servers::Server::without_guard`] writes the hash that spares a test the wait after a server's
 //! start.
 //!
@@ -20,4 +20,6 @@ mod ports;
 pub mod process;
 pub mod proxy;
 pub mod raw;
+pub mod recorder;
 pub mod servers;
+pub mod taker;

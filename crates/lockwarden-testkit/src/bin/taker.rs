@@ -1,0 +1,192 @@
+//! A process that takes locks as it is told, to be killed, stopped and cut off by the tests. It
+//! reads commands from its standard input and writes what happens to its standard output, a line
+//! each; see [`lockwarden_testkit::taker`], which speaks with it.
+#![allow(clippy::print_stdout, clippy::expect_used)]
+
+use lockwarden::{Guard, Lock, Settings, Warden};
+use lockwarden_testkit::recorder::{Recorder, now_us};
+use std::{
+    collections::HashMap,
+    io::Write,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+#[derive(Clone)]
+struct Taker {
+    warden: Warden,
+    guards: Arc<Mutex<HashMap<String, Arc<Guard>>>>,
+    recorder: Option<Arc<Recorder>>,
+}
+
+/// Whole lines, at once, whatever the tasks do.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // The test has gone: so should we, without a word.
+    if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut value = || arguments.next().expect("a value");
+    let url = value();
+    let (label, watch, record) = (value(), value(), value());
+    let mut settings = Settings::new().label(&label);
+    if watch == "unwatched" {
+        settings = settings.without_process_watch();
+    }
+    let recorder = (record != "-")
+        .then(|| Arc::new(Recorder::open(&PathBuf::from(record)).expect("a record")));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let warden = match settings.connect(&url).await {
+            Ok(warden) => warden,
+            Err(error) => return say(&format!("failed connect {} {error}", error.code())),
+        };
+        say("connected");
+        let taker = Taker { warden, guards: Arc::default(), recorder };
+        let mut lines = BufReader::new(tokio::io::stdin()).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            if words[0] == "close" {
+                taker.warden.clone().close().await;
+                return say("closed");
+            }
+            taker.obey(words);
+        }
+    });
+    // As a process that ends without a thought for its locks.
+    std::process::exit(0);
+}
+
+impl Taker {
+    fn obey(&self, words: Vec<String>) {
+        let taker = self.clone();
+        let key = words.get(1).cloned().expect("a key");
+        match words[0].as_str() {
+            "acquire" => drop(tokio::spawn(taker.acquire(key, words))),
+            "release" => drop(tokio::spawn(taker.release(key))),
+            "check" => say(&format!("check {key} {} {}", taker.check(&key), now_us())),
+            "state" => {
+                let state = taker.guard(&key).map(|guard| guard.state());
+                say(&format!("state {key} {state:?}"));
+            }
+            "drop" => drop(taker.guards.lock().expect("guards").remove(&key)),
+            "cycle" => drop(tokio::spawn(taker.cycle(key, words))),
+            other => panic!("unknown command {other:?}"),
+        }
+    }
+
+    fn guard(&self, key: &str) -> Option<Arc<Guard>> {
+        self.guards.lock().expect("guards").get(key).cloned()
+    }
+
+    fn check(&self, key: &str) -> bool {
+        self.guard(key).is_some_and(|guard| self.checked(&guard))
+    }
+
+    fn checked(&self, guard: &Guard) -> bool {
+        self.recorder.as_ref().map_or_else(|| guard.check(), |recorder| recorder.check(guard))
+    }
+
+    /// `acquire KEY NAME OPTION…`
+    async fn acquire(self, key: String, words: Vec<String>) {
+        let guard = match options(self.warden.lock(&words[2]), &words[3..]).acquire().await {
+            Ok(guard) => Arc::new(guard),
+            Err(error) => return say(&format!("failed {key} {} {error}", error.code())),
+        };
+        let at_us = now_us();
+        self.guards.lock().expect("guards").insert(key.clone(), guard.clone());
+        say(&format!("acquired {key} {} {at_us} {}", guard.fence(), guard.token()));
+        // Tells of the loss, and keeps the record, for as long as the guard is kept.
+        let watched = Arc::downgrade(&guard);
+        drop(guard);
+        let mut told = false;
+        loop {
+            let Some(guard) = watched.upgrade() else { return };
+            let lost = tokio::time::timeout(Duration::from_millis(2), guard.lost()).await;
+            self.checked(&guard);
+            match lost {
+                Ok(loss) if !told => {
+                    told = true;
+                    say(&format!("lost {key} {loss:?} {}", now_us()));
+                }
+                Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn release(self, key: String) {
+        let Some(mut guard) = self.guards.lock().expect("guards").remove(&key) else {
+            return say(&format!("failed {key} none no such guard"));
+        };
+        // The watch above holds it for a moment now and then.
+        let guard = loop {
+            match Arc::try_unwrap(guard) {
+                Ok(guard) => break guard,
+                Err(shared) => guard = shared,
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        match guard.release().await {
+            Ok(()) => say(&format!("released {key} {}", now_us())),
+            Err(error) => say(&format!("failed {key} {} {error}", error.code())),
+        }
+    }
+
+    /// `cycle KEY NAME COUNT HOLD_US OPTION…`: acquire, check, release, again and again; failures
+    /// are counted by their codes.
+    async fn cycle(self, key: String, words: Vec<String>) {
+        let number = |text: &String| text.parse::<u64>().expect("a number");
+        let (count, hold_us) = (number(&words[3]), number(&words[4]));
+        let lock = options(self.warden.lock(&words[2]), &words[5..]);
+        let mut outcomes: HashMap<&'static str, u64> = HashMap::new();
+        for _ in 0..count {
+            let guard = match lock.acquire().await {
+                Ok(guard) => guard,
+                Err(error) => {
+                    *outcomes.entry(error.code()).or_default() += 1;
+                    continue;
+                }
+            };
+            let began_us = now_us();
+            self.checked(&guard);
+            while now_us() < began_us + hold_us {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+                self.checked(&guard);
+            }
+            let outcome = guard.release().await.map_or_else(|error| error.code(), |()| "released");
+            *outcomes.entry(outcome).or_default() += 1;
+        }
+        let mut text: Vec<String> = outcomes.iter().map(|(it, n)| format!("{it}={n}")).collect();
+        text.sort();
+        say(&format!("cycled {key} {}", text.join(" ")));
+    }
+}
+
+/// `wait=no`, `wait=MS`, `lease=MS`, `grace=MS`, `value=TEXT`, `unrenewed`.
+fn options(mut lock: Lock, words: &[String]) -> Lock {
+    for word in words {
+        let (option, value) = word.split_once('=').unwrap_or((word, ""));
+        let ms = || Duration::from_millis(value.parse().expect("ms"));
+        lock = match option {
+            "wait" if value == "no" => lock.no_wait(),
+            "wait" => lock.wait_for(ms()),
+            "lease" => lock.lease(ms()),
+            "grace" => lock.grace(ms()),
+            "value" => lock.drop_in_value(value.as_bytes()),
+            "unrenewed" => lock.without_renewal(),
+            other => panic!("unknown option {other:?}"),
+        };
+    }
+    lock
+}
