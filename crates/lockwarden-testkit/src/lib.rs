@@ -22,4 +22,5 @@ pub mod proxy;
 pub mod raw;
 pub mod recorder;
 pub mod servers;
+pub mod site;
 pub mod taker;

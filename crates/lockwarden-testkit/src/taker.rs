@@ -21,6 +21,7 @@ pub struct Options {
     label: String,
     watched: bool,
     record: Option<PathBuf>,
+    without_rule: Option<u32>,
 }
 
 /// A running taker. Dropping it kills it.
@@ -38,7 +39,14 @@ impl Options {
     #[must_use]
     pub fn new(program: &str, url: &str) -> Options {
         let (program, url) = (program.into(), url.to_owned());
-        Options { program, url, label: "taker".into(), watched: true, record: None }
+        Options {
+            program,
+            url,
+            label: "taker".into(),
+            watched: true,
+            record: None,
+            without_rule: None,
+        }
     }
 
     /// Its label.
@@ -62,6 +70,13 @@ impl Options {
         self
     }
 
+    /// It believes without this rule of the protocol: a planted fault, to show that a test can fail.
+    #[must_use]
+    pub fn without_rule(mut self, rule: u32) -> Options {
+        self.without_rule = Some(rule);
+        self
+    }
+
     /// Starts it; it connects meanwhile.
     ///
     /// # Panics
@@ -72,6 +87,9 @@ impl Options {
         command.arg(&self.url).arg(&self.label);
         command.arg(if self.watched { "watched" } else { "unwatched" });
         command.arg(self.record.as_deref().unwrap_or(Path::new("-")));
+        if let Some(rule) = self.without_rule {
+            command.env("TAKER_WITHOUT_RULE", rule.to_string());
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::spawn(command).expect("the taker starts");
         let stdout = process.child().stdout.take().expect("its output");

@@ -20,6 +20,8 @@ pub mod store;
 mod warden;
 
 pub use error::{Effect, Error, StoreError, Trouble};
+#[doc(hidden)]
+pub use lockwarden_core::Rules;
 pub use lockwarden_core::{
     Name, Token,
     command::{HolderView, LockView, Reason, RecordView, Refusal, TicketView},

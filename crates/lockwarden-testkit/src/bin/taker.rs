@@ -3,13 +3,16 @@
 //! each; see [`lockwarden_testkit::taker`], which speaks with it.
 #![allow(clippy::print_stdout, clippy::expect_used)]
 
-use lockwarden::{Guard, Lock, Settings, Warden};
+use lockwarden::{Guard, Lock, Rules, Settings, Warden};
 use lockwarden_testkit::recorder::{Recorder, now_us};
 use std::{
     collections::HashMap,
     io::Write,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -19,6 +22,8 @@ struct Taker {
     warden: Warden,
     guards: Arc<Mutex<HashMap<String, Arc<Guard>>>>,
     recorder: Option<Arc<Recorder>>,
+    /// Cycles begin no further round.
+    stopped: Arc<AtomicBool>,
 }
 
 /// Whole lines, at once, whatever the tasks do.
@@ -39,6 +44,9 @@ fn main() {
     if watch == "unwatched" {
         settings = settings.without_process_watch();
     }
+    if let Ok(rule) = std::env::var("TAKER_WITHOUT_RULE") {
+        settings = settings.with_rules(Rules::ALL.without(rule.parse().expect("a rule")));
+    }
     let recorder = (record != "-")
         .then(|| Arc::new(Recorder::open(&PathBuf::from(record)).expect("a record")));
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -52,10 +60,14 @@ fn main() {
             Err(error) => return say(&format!("failed connect {} {error}", error.code())),
         };
         say("connected");
-        let taker = Taker { warden, guards: Arc::default(), recorder };
+        let taker = Taker { warden, guards: Arc::default(), recorder, stopped: Arc::default() };
         let mut lines = BufReader::new(tokio::io::stdin()).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            if words[0] == "stop" {
+                taker.stopped.store(true, Ordering::Relaxed);
+                continue;
+            }
             if words[0] == "close" {
                 taker.warden.clone().close().await;
                 return say("closed");
@@ -80,6 +92,7 @@ impl Taker {
                 say(&format!("state {key} {state:?}"));
             }
             "drop" => drop(taker.guards.lock().expect("guards").remove(&key)),
+            "add" => taker.add(&key, &words[2]),
             "cycle" => drop(tokio::spawn(taker.cycle(key, words))),
             other => panic!("unknown command {other:?}"),
         }
@@ -143,6 +156,15 @@ impl Taker {
         }
     }
 
+    /// `add KEY FILE`: adds one to the number in a file, with no other protection than the lock.
+    fn add(&self, key: &str, file: &str) {
+        let held = self.check(key);
+        let number: u64 = std::fs::read_to_string(file).expect("a file").parse().expect("a number");
+        std::thread::yield_now();
+        std::fs::write(file, (number + 1).to_string()).expect("written");
+        say(&format!("added {key} {} {held}", number + 1));
+    }
+
     /// `cycle KEY NAME COUNT HOLD_US OPTION…`: acquire, check, release, again and again; failures
     /// are counted by their codes.
     async fn cycle(self, key: String, words: Vec<String>) {
@@ -151,6 +173,9 @@ impl Taker {
         let lock = options(self.warden.lock(&words[2]), &words[5..]);
         let mut outcomes: HashMap<&'static str, u64> = HashMap::new();
         for _ in 0..count {
+            if self.stopped.load(Ordering::Relaxed) {
+                break;
+            }
             let guard = match lock.acquire().await {
                 Ok(guard) => guard,
                 Err(error) => {

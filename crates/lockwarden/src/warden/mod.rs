@@ -30,7 +30,7 @@ use crate::{
 };
 use driver::Driver;
 use lockwarden_core::{
-    Command, Name, Reply, Token,
+    Command, Name, Reply, Rules, Token,
     command::LockView,
     name,
     party::{Party, Process},
@@ -64,6 +64,7 @@ pub struct Settings {
     label: String,
     processes: Option<Vec<Process>>,
     no_process_watch: bool,
+    rules: Rules,
 }
 
 /// What the driver, the callers and the guards share.
@@ -109,6 +110,14 @@ impl Settings {
         self
     }
 
+    /// Believes without some rules of the protocol: only to show that a test can fail.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_rules(mut self, rules: Rules) -> Settings {
+        self.rules = rules;
+        self
+    }
+
     /// Connects to the store that a URL names: `memory:`, `file:DIR`, `redis://…`, `rediss://…`,
     /// `unix://…`.
     pub async fn connect(self, url: &str) -> Result<Warden, Error> {
@@ -129,12 +138,10 @@ impl Settings {
         let link = store.connect(&session).await?;
         let watches = store.watches_processes() && !self.no_process_watch;
         let shared = Arc::new_cyclic(|weak| Shared {
-            state: Mutex::new(State::new(Watching::new(
-                store.place(),
-                watches,
-                session.clone(),
-                weak.clone(),
-            ))),
+            state: Mutex::new(State::new(
+                self.rules,
+                Watching::new(store.place(), watches, session.clone(), weak.clone()),
+            )),
             store,
             party,
             pid: std::process::id(),

@@ -13,7 +13,7 @@ use crate::{
     store::Page,
 };
 use lockwarden_core::{
-    Command, Epoch, Message, Name, Reply, Token,
+    Command, Epoch, Message, Name, Reply, Rules, Token,
     command::{self, Absence, Acquire, HolderView, Reason, Refusal, Renew},
     keeper::{Acknowledged, Action, HandleId, Keeper, Keeping, Loss, Mend, State as Belief},
 };
@@ -96,9 +96,9 @@ pub(super) struct State {
 pub(super) type Listing = (u64, bool, oneshot::Sender<Result<Page, StoreError>>);
 
 impl State {
-    pub(super) fn new(watching: Watching) -> State {
+    pub(super) fn new(rules: Rules, watching: Watching) -> State {
         State {
-            keeper: Keeper::default(),
+            keeper: Keeper::new(rules),
             acquisitions: BTreeMap::new(),
             ids: HashMap::new(),
             waiting: HashMap::new(),
