@@ -395,6 +395,10 @@ impl Turn<'_> {
 
     fn release(&mut self, name: &Name, token: &Token) -> Reply {
         if !self.owns(token) {
+            // An acquire that was sent again before this release may have found the lock gone, and
+            // queued: nothing of the token is left behind (G6).
+            let caller = self.at.caller;
+            self.lock.queue.retain(|it| it.token != *token || it.session != *caller);
             return Reply::NotHeld(self.lock.absence());
         }
         self.free(name);
