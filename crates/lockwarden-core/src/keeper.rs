@@ -308,8 +308,12 @@ impl Keeper {
             }
             return;
         }
-        self.beats.insert(self.generation, CountingBeat { sent_us, epoch: epoch.clone() });
-        if std::mem::take(&mut self.overdue) {
+        let beat = CountingBeat { sent_us, epoch: epoch.clone() };
+        let before = self.beats.insert(self.generation, beat);
+        // A handle may have been renewed on this link, or in this epoch, before its first beat was
+        // heard: that beat makes it held.
+        let first = before.is_none_or(|before| before.epoch != *epoch);
+        if std::mem::take(&mut self.overdue) || first {
             for id in self.ids() {
                 self.settle(id, now_us);
             }
@@ -440,8 +444,8 @@ impl Keeper {
 
     /// What to do now; call it until it returns nothing.
     pub fn poll(&mut self, now_us: u64) -> Option<Action> {
-        if let Some((id, state)) = self.changes.pop_front() {
-            return Some(Action::Changed(id, state));
+        if let Some(action) = self.next_change() {
+            return Some(action);
         }
         if let Some(mend) = self.mend.take() {
             // The driver answers with `link_down`; until then there is nothing to send.
@@ -484,13 +488,19 @@ impl Keeper {
             }
             if let Some(handle) = self.handles.get_mut(&id).filter(|_| renews) {
                 handle.renew_at_us = None;
+                // A renewal with a shorter lease may be carried out long before its answer is
+                // heard: from here on only the shorter one is sure.
+                if now_us + believed_us(handle.keeping.lease_ms) < handle.lease_end_us() {
+                    handle.sent_us = now_us;
+                    handle.lease_ms = handle.keeping.lease_ms;
+                }
             }
             self.settle(id, now_us);
         }
         if !renew.is_empty() {
             return Some(Action::Renew(renew));
         }
-        self.changes.pop_front().map(|(id, state)| Action::Changed(id, state))
+        self.next_change()
     }
 
     /// When to call [`Keeper::poll`] again at the latest, in µs; none: when something arrives.
@@ -505,6 +515,16 @@ impl Keeper {
         let risk_us = self.beat_risk_us().filter(|_| !self.overdue);
         let due_us = self.due.first().map(|(at, _)| *at);
         [beat_us, mend_us, risk_us, due_us].into_iter().flatten().min()
+    }
+
+    /// The next change that concerns anyone: who forgot a handle wants to hear no more of it.
+    fn next_change(&mut self) -> Option<Action> {
+        loop {
+            let (id, state) = self.changes.pop_front()?;
+            if self.handles.contains_key(&id) {
+                return Some(Action::Changed(id, state));
+            }
+        }
     }
 
     fn believes(&self, handle: &Handle, now_us: u64) -> bool {
@@ -555,7 +575,7 @@ impl Keeper {
             due_us: 0,
         };
         self.handles.insert(id, handle);
-        self.schedule(id);
+        self.settle(id, now_us);
     }
 
     fn acknowledge(
