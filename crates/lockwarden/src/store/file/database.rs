@@ -1,0 +1,553 @@
+//! The SQLite database of a file store: opened, made, checked, read and written.
+//!
+//! `synchronous = OFF`, because nothing here must outlive the machine: after a power failure the
+//! boot is another one, every holder is gone, and all locks are void. A killed process loses
+//! nothing, for what was written is with the kernel. Should a power failure damage the file, the
+//! first session of the next boot notices ([`Database::adopt`]) and makes a new one; fences keep
+//! growing, for they start from the wall clock then (R34, G2).
+//!
+//! The store's clock is the kernel's boot clock, which counts suspend and which nobody can set, plus
+//! a distance that is chosen once per boot so that it starts at the wall clock's time and never
+//! behind the last fence.
+
+use super::{
+    fail::{Failure, Place, from_io, from_sqlite},
+    own,
+    place::{Identity, identity},
+    session::Folder,
+};
+use crate::{
+    error::{StoreError, Trouble},
+    process::{self, Unforked},
+};
+use lockwarden_core::{
+    Epoch, Rules, Run, SessionId,
+    table::{Context, Meta, enter},
+};
+use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension, config::DbConfig};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+/// The number of what stands in the database. Another number is refused, and nothing changed.
+pub(super) const SCHEMA: i64 = 1;
+/// Pages in the log before they are written back: few, because the first process to open the
+/// database after a pause reads the whole log. Nothing waits for a disk either way.
+const CHECKPOINT_PAGES: u32 = 64;
+
+const TABLES: &str = "
+CREATE TABLE meta (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    epoch TEXT NOT NULL,
+    run TEXT NOT NULL,
+    guard_until_us INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    clock_us INTEGER NOT NULL,
+    sweep_us INTEGER NOT NULL,
+    sweep_from BLOB NOT NULL
+);
+CREATE TABLE locks (
+    name BLOB PRIMARY KEY,
+    ends_us INTEGER,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE inbox (
+    session TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (session, number)
+) WITHOUT ROWID;
+";
+
+/// What is the same for all sessions of one [`super::FileStore`].
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) place: Place,
+    pub(super) path: PathBuf,
+    pub(super) folder: Folder,
+    /// The boot that this process runs in.
+    pub(super) run: Run,
+}
+
+/// Where a link keeps its database: closed before a fork, opened again at the next use.
+#[derive(Debug)]
+pub(super) struct Slot {
+    site: Arc<Site>,
+    file: Identity,
+    database: Mutex<Option<Database>>,
+}
+
+/// An open database.
+#[derive(Debug)]
+pub(super) struct Database {
+    site: Arc<Site>,
+    connection: Unforked<Connection>,
+    /// The file, the log and the index that SQLite has open, and where they were.
+    files: Vec<(PathBuf, Identity)>,
+}
+
+/// The row of `meta`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MetaRow {
+    pub(super) meta: Meta,
+    /// What the store's clock is ahead of the boot clock, in µs.
+    pub(super) clock_us: i64,
+    /// When to look for what is left over (G9), in µs on the store's clock.
+    pub(super) sweep_us: u64,
+    /// The name from which on to look.
+    pub(super) sweep_from: Vec<u8>,
+}
+
+impl Slot {
+    /// Opens the database, makes it if it is new, and takes it over if the machine has restarted.
+    pub(super) fn open(site: &Arc<Site>, caller: &SessionId) -> Result<Arc<Slot>, Failure> {
+        let _unforked = own::unforked();
+        let database = Database::open(site, caller)?;
+        let Some((_, file)) = database.files.first().cloned() else {
+            return Err(Failure::Fatal(site.replaced()));
+        };
+        let slot =
+            Arc::new(Slot { site: site.clone(), file, database: Mutex::new(Some(database)) });
+        own::hold().add_database(&slot);
+        Ok(slot)
+    }
+
+    /// Does something with the database.
+    pub(super) fn with<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let _unforked = own::unforked();
+        let mut slot = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let database = match &mut *slot {
+            Some(database) => database,
+            None => {
+                // A fork closed it. What stands there now must be what stood there then.
+                let database = Database::reopen(&self.site)?;
+                if database.files.first().is_none_or(|(_, file)| *file != self.file) {
+                    return Err(Failure::Fatal(self.site.replaced()));
+                }
+                slot.insert(database)
+            }
+        };
+        work(database)
+    }
+
+    /// Closes the database for now. The caller keeps forks away, or is about to fork.
+    pub(super) fn close(&self) {
+        *self.database.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let database = self.database.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // A closed one needs no gate; and before a fork, the gate is shut.
+        if database.is_some() {
+            let _unforked = own::unforked();
+            drop(database);
+        }
+    }
+}
+
+impl Site {
+    /// Someone deleted or replaced what this process works on.
+    pub(super) fn replaced(&self) -> StoreError {
+        let detail = format!(
+            "{} was deleted or replaced while it was in use; what was locked in it is lost",
+            self.path.display()
+        );
+        self.place.unavailable(Trouble::Disconnected, detail)
+    }
+
+    fn marker(&self) -> PathBuf {
+        self.path.with_extension("boot")
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push(suffix);
+        path.into()
+    }
+
+    /// The files of the database that exist.
+    pub(super) fn files(&self) -> Vec<Identity> {
+        [self.path.clone(), self.beside("-wal"), self.beside("-shm")]
+            .iter()
+            .filter_map(|path| identity(path))
+            .collect()
+    }
+}
+
+impl Database {
+    fn open(site: &Arc<Site>, caller: &SessionId) -> Result<Database, Failure> {
+        match Database::reopen(site).and_then(|database| database.adopt(caller)) {
+            Err(Failure::Damaged(detail)) => {
+                Database::discard(site, &detail)?;
+                Database::reopen(site)?.adopt(caller)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens what is there, whatever it is.
+    fn reopen(site: &Arc<Site>) -> Result<Database, Failure> {
+        let opening = |error| from_sqlite(&site.place, "open the database", &error);
+        // SQLite does not tell which file it has open. Where the same file stands there before and
+        // after, it is the one.
+        let before = identity(&site.path).ok_or_else(|| Failure::Fatal(site.replaced()))?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&site.path, flags).map_err(opening)?;
+        // Never waits inside SQLite: the link waits, without a thread.
+        connection.busy_timeout(std::time::Duration::ZERO).map_err(opening)?;
+        // Deleting and making the log anew would cost every short-lived process more than all else.
+        connection
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+            .map_err(opening)?;
+        connection.set_prepared_statement_cache_capacity(32);
+        let mut database = Database {
+            site: site.clone(),
+            connection: Unforked::new(connection),
+            files: vec![(site.path.clone(), before)],
+        };
+        match database.schema()? {
+            0 => database.make()?,
+            SCHEMA => {}
+            other => {
+                let detail = format!(
+                    "its database has schema {other}, and this version of Lockwarden knows {SCHEMA}; \
+                     use the version that made it, or another directory with --store"
+                );
+                return Err(Failure::Fatal(site.place.denied(detail)));
+            }
+        }
+        database.batch(&format!(
+            "PRAGMA synchronous=OFF; PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}"
+        ))?;
+        for suffix in ["-wal", "-shm"] {
+            let path = site.beside(suffix);
+            let file = identity(&path).ok_or_else(|| Failure::Fatal(site.replaced()))?;
+            database.files.push((path, file));
+        }
+        database.check()?;
+        Ok(database)
+    }
+
+    /// Do the files still stand where they stood (R41)? Asked of their names: to open them by hand
+    /// would free SQLite's locks (R40).
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        match self.files.iter().all(|(path, file)| identity(path) == Some(*file)) {
+            true => Ok(()),
+            false => Err(Failure::Fatal(self.site.replaced())),
+        }
+    }
+
+    /// A statement, compiled once.
+    pub(super) fn statement(&self, sql: &str) -> Result<CachedStatement<'_>, Failure> {
+        let statement = self.connection()?.prepare_cached(sql);
+        statement.map_err(|error| self.failed("use the database", &error))
+    }
+
+    /// Carries out a statement; says how many rows it changed.
+    pub(super) fn execute(
+        &self,
+        sql: &str,
+        values: impl rusqlite::Params,
+    ) -> Result<usize, Failure> {
+        self.statement(sql)?
+            .execute(values)
+            .map_err(|error| self.failed("write to the database", &error))
+    }
+
+    /// One row, if there is one.
+    pub(super) fn row<T>(
+        &self,
+        sql: &str,
+        values: impl rusqlite::Params,
+        read: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, Failure> {
+        self.statement(sql)?
+            .query_row(values, read)
+            .optional()
+            .map_err(|error| self.failed("read the database", &error))
+    }
+
+    /// All rows.
+    pub(super) fn rows<T>(
+        &self,
+        sql: &str,
+        values: impl rusqlite::Params,
+        read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, Failure> {
+        self.statement(sql)?
+            .query_map(values, read)
+            .and_then(Iterator::collect)
+            .map_err(|error| self.failed("read the database", &error))
+    }
+
+    /// All of `work`, or nothing of it.
+    pub(super) fn transaction<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.execute("BEGIN IMMEDIATE", [])?;
+        let done = work().and_then(|done| self.execute("COMMIT", []).map(|_| done));
+        if done.is_err() && self.connection()?.is_autocommit() {
+            // SQLite has rolled back already.
+        } else if done.is_err() {
+            self.execute("ROLLBACK", [])?;
+        }
+        done
+    }
+
+    /// The row of `meta`; none: the database was emptied by hand.
+    pub(super) fn meta(&self) -> Result<Option<MetaRow>, Failure> {
+        let sql = "SELECT epoch, run, guard_until_us, fence, clock_us, sweep_us, sweep_from \
+                   FROM meta WHERE id = 1";
+        self.row(sql, [], |row| {
+            Ok(MetaRow {
+                meta: Meta {
+                    epoch: Epoch::new(row.get_ref(0)?.as_str()?),
+                    run: Run::new(row.get_ref(1)?.as_str()?),
+                    guard_until_us: from_sql(row.get(2)?),
+                    fence: from_sql(row.get(3)?),
+                },
+                clock_us: row.get(4)?,
+                sweep_us: from_sql(row.get(5)?),
+                sweep_from: row.get(6)?,
+            })
+        })
+    }
+
+    /// Writes the row of `meta`.
+    pub(super) fn set_meta(&self, row: &MetaRow) -> Result<(), Failure> {
+        let MetaRow { meta, clock_us, sweep_us, sweep_from } = row;
+        let Meta { epoch, run, guard_until_us, fence } = meta;
+        let values = (
+            epoch.as_str(),
+            run.as_str(),
+            to_sql(*guard_until_us),
+            to_sql(*fence),
+            clock_us,
+            to_sql(*sweep_us),
+            sweep_from,
+        );
+        self.execute("INSERT OR REPLACE INTO meta VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)", values)?;
+        Ok(())
+    }
+
+    /// What stands in `meta`, within a transaction. Where it is missing, or of another boot, a new
+    /// epoch begins: nobody who held a lock in another boot is left.
+    pub(super) fn meta_or_new(&self, caller: &SessionId) -> Result<MetaRow, Failure> {
+        let old = self.meta()?;
+        match old {
+            Some(row) if row.meta.run == self.site.run => Ok(row),
+            old => self.begin_epoch(old, caller),
+        }
+    }
+
+    fn begin_epoch(&self, old: Option<MetaRow>, caller: &SessionId) -> Result<MetaRow, Failure> {
+        let site = &self.site;
+        // Whoever is connected without a `meta` may hold a lock of a database that was deleted. The
+        // caller of a new database has no session yet (R5).
+        let mut in_common = 1;
+        let fence = match &old {
+            Some(row) => row.meta.fence,
+            None => {
+                for id in site.folder.sessions(SWEPT_SESSIONS).unwrap_or_default() {
+                    in_common += u64::from(id != *caller && site.folder.alive(&id));
+                }
+                0
+            }
+        };
+        self.execute("DELETE FROM locks", [])?;
+        self.execute("DELETE FROM inbox", [])?;
+        let start_us = wall_us().max(fence);
+        let clock_us = to_sql(start_us) - to_sql(boot_us());
+        let now_us = start_us;
+        let at = Context {
+            now_us,
+            run: &site.run,
+            // No belief outlives the machine, so the boot's own age matters to nobody.
+            uptime_s: i64::MAX,
+            caller,
+            caller_run: &site.run,
+            subscribers: &|_| 1,
+            in_common,
+            rules: Rules::ALL,
+        };
+        let Some(mut meta) = enter(None, &at) else {
+            return Err(Failure::Fatal(site.replaced()));
+        };
+        meta.fence = fence;
+        let row = MetaRow { meta, clock_us, sweep_us: 0, sweep_from: Vec::new() };
+        self.set_meta(&row)?;
+        // From here on, nobody discards the database any more in this boot.
+        let new = site.marker().with_extension("boot-new");
+        fs::write(&new, site.run.as_str())
+            .and_then(|()| fs::rename(&new, site.marker()))
+            .map_err(|error| Failure::Fatal(from_io(&site.place, "write", &new, &error)))?;
+        Ok(row)
+    }
+
+    /// Makes sure that the database is one of this boot.
+    fn adopt(self, caller: &SessionId) -> Result<Database, Failure> {
+        if self.meta()?.is_some_and(|row| row.meta.run == self.site.run) {
+            return Ok(self);
+        }
+        self.transaction(|| {
+            // A power failure may have left it damaged in places that were not read yet.
+            let verdict: Option<String> =
+                self.row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+            match verdict.as_deref() {
+                Some("ok") => self.meta_or_new(caller).map(|_| ()),
+                other => Err(Failure::Damaged(other.unwrap_or("no verdict").to_owned())),
+            }
+        })?;
+        Ok(self)
+    }
+
+    /// Deletes a damaged database, if it is one of an earlier boot: then nothing in it counts.
+    fn discard(site: &Site, damage: &str) -> Result<(), Failure> {
+        let damaged = |why: &str| {
+            let detail = format!(
+                "{} is damaged ({damage}){why}; once nobody uses the store, delete its directory",
+                site.path.display()
+            );
+            Failure::Fatal(site.place.unavailable(Trouble::Protocol, detail))
+        };
+        let failed = |what: &str, path: &Path, error: std::io::Error| {
+            Failure::Fatal(from_io(&site.place, what, path, &error))
+        };
+        let marker = site.marker();
+        // One at a time; and under the lock, once more: it may be another's new database by now.
+        let file = fs::File::open(&marker)
+            .map_err(|_| damaged(", and there is no mark that it was ever a store of locks"))?;
+        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(Failure::Busy);
+        }
+        let boot = fs::read_to_string(&marker).map_err(|error| failed("read", &marker, error))?;
+        if boot == site.run.as_str() {
+            return Err(damaged(""));
+        }
+        tracing::warn!(
+            store = site.place.as_str(),
+            damage,
+            "a database of an earlier boot is damaged; it is made anew"
+        );
+        for path in [site.beside("-wal"), site.beside("-shm"), site.path.clone()] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(failed("remove", &path, error));
+                }
+                _ => {}
+            }
+        }
+        super::place::make_database(&site.path, &site.place).map_err(Failure::Fatal)
+    }
+
+    fn schema(&self) -> Result<i64, Failure> {
+        Ok(self.row("PRAGMA user_version", [], |row| row.get(0))?.unwrap_or(0))
+    }
+
+    fn make(&self) -> Result<(), Failure> {
+        let tables = self.row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        if tables != Some(0_i64) && self.schema()? == 0 {
+            let detail = format!("{} is a database of something else", self.site.path.display());
+            return Err(Failure::Fatal(self.site.place.denied(detail)));
+        }
+        // In this mode readers and writers do not wait for each other. It stays with the file.
+        self.row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;
+        self.transaction(|| match self.schema()? {
+            0 => {
+                self.batch(TABLES)?;
+                self.batch(&format!("PRAGMA user_version={SCHEMA}"))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    fn batch(&self, sql: &str) -> Result<(), Failure> {
+        let done = self.connection()?.execute_batch(sql);
+        done.map_err(|error| self.failed("set up the database", &error))
+    }
+
+    fn connection(&self) -> Result<&Connection, Failure> {
+        // A process that was forked without notice has SQLite's records of locks, and no locks.
+        self.connection.get().ok_or_else(|| Failure::Fatal(self.site.forked()))
+    }
+
+    fn failed(&self, what: &str, error: &rusqlite::Error) -> Failure {
+        from_sqlite(&self.site.place, what, error)
+    }
+
+    pub(super) fn site(&self) -> &Site {
+        &self.site
+    }
+}
+
+impl Site {
+    /// This process is a forked child, and the session its parent's (R24).
+    pub(super) fn forked(&self) -> StoreError {
+        let detail = "this process was forked; the session is its parent's".to_owned();
+        self.place.unavailable(Trouble::Disconnected, detail)
+    }
+}
+
+/// Sessions that one sweep looks at.
+pub(super) const SWEPT_SESSIONS: usize = 1_000;
+
+/// µs on the boot clock of the machine, whatever this process's time namespace adds to it.
+pub(super) fn boot_us() -> u64 {
+    static OFFSET: OnceLock<i64> = OnceLock::new();
+    let offset = *OFFSET.get_or_init(|| {
+        let namespace = process::current().time_namespace;
+        if namespace == 0 || namespace == FIRST_TIME_NAMESPACE {
+            return 0;
+        }
+        let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+        time_offset_us(&offsets).unwrap_or(0)
+    });
+    crate::clock::now_us().saturating_add_signed(-offset)
+}
+
+/// The inode of the machine's first time namespace, fixed in the kernel (`PROC_TIME_INIT_INO`).
+const FIRST_TIME_NAMESPACE: u64 = 0xEFFF_FFFA;
+
+/// From `/proc/self/timens_offsets`: a clock, seconds and nanoseconds on each line.
+fn time_offset_us(offsets: &str) -> Option<i64> {
+    let line = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?;
+    let mut fields = line.split_ascii_whitespace();
+    let seconds: i64 = fields.next()?.parse().ok()?;
+    let nanos: i64 = fields.next()?.parse().ok()?;
+    Some(seconds * 1_000_000 + nanos / 1_000)
+}
+
+fn wall_us() -> u64 {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(0)
+}
+
+/// SQLite's integers are signed; no time and no fence comes near the end of them (R34 bounds both).
+pub(super) fn to_sql(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(super) fn from_sql(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offset_of_a_time_namespace_is_read() {
+        let offsets = "monotonic           0         0\nboottime      604800   1000000\n";
+        assert_eq!(time_offset_us(offsets), Some(604_800_001_000));
+        assert_eq!(time_offset_us("boottime -5 0\n"), Some(-5_000_000));
+        assert_eq!(time_offset_us(""), None);
+    }
+}

@@ -1,0 +1,166 @@
+//! What was written is read again; what was not written is refused and never panics.
+
+use super::*;
+use proptest::{collection::vec, option, prelude::*};
+
+fn token() -> impl Strategy<Value = Token> {
+    vec(any::<u8>(), 1..40).prop_map(|bytes| Token::found(&bytes))
+}
+
+fn session() -> impl Strategy<Value = SessionId> {
+    "[a-d]{1,2}".prop_map(|id| SessionId::new(&id))
+}
+
+fn text() -> impl Strategy<Value = Arc<str>> {
+    ".{0,6}".prop_map(Arc::from)
+}
+
+fn party() -> impl Strategy<Value = Arc<Party>> {
+    let process = (text(), any::<u64>(), any::<u64>(), any::<u32>(), any::<u64>()).prop_map(
+        |(boot, pid_namespace, time_namespace, pid, start)| Process {
+            boot,
+            pid_namespace,
+            time_namespace,
+            pid,
+            start,
+        },
+    );
+    (text(), text(), vec(process, 0..3)).prop_map(|(label, host, processes)| {
+        Arc::new(Party { label, host, processes: processes.into() })
+    })
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    (token(), text(), session(), numbers, text(), any::<bool>(), party()).prop_map(
+        |(token, proof, session, (fence, lease_ms, grace_ms, since_us), run, revoked, party)| {
+            let run = Run::new(&run);
+            Record {
+                token,
+                proof,
+                session,
+                fence,
+                lease_ms,
+                grace_ms,
+                run,
+                revoked,
+                since_us,
+                party,
+            }
+        },
+    )
+}
+
+fn ticket() -> impl Strategy<Value = Ticket> {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    (token(), text(), session(), numbers, option::of(any::<u64>()), party()).prop_map(
+        |(token, proof, session, (lease_ms, grace_ms, floor, since_us), deadline_us, party)| {
+            Ticket {
+                token,
+                proof,
+                session,
+                lease_ms,
+                grace_ms,
+                floor,
+                deadline_us,
+                since_us,
+                party,
+            }
+        },
+    )
+}
+
+fn lock() -> impl Strategy<Value = Lock> {
+    let key = (token(), option::of(any::<u64>()))
+        .prop_map(|(token, expires_us)| Key { token, expires_us });
+    (
+        option::of(key),
+        option::of(record()),
+        vec(ticket(), 0..6),
+        any::<u64>(),
+        option::of((token(), any::<u64>())),
+    )
+        .prop_map(|(key, record, queue, queue_expires_us, asked)| Lock {
+            key,
+            record,
+            queue,
+            queue_expires_us,
+            asked,
+        })
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    let name = || ".{1,9}".prop_map(|name| Name::new(&name).unwrap());
+    let view = record().prop_map(|record| RecordView {
+        session: record.session,
+        fence: record.fence,
+        lease_ms: record.lease_ms,
+        grace_ms: record.grace_ms,
+        held_ms: record.since_us,
+        revoked: record.revoked,
+        party: record.party,
+    });
+    let holder = (token(), option::of(any::<u64>()), option::of(view))
+        .prop_map(|(token, ttl_ms, record)| Box::new(HolderView { token, ttl_ms, record }));
+    prop_oneof![
+        (name(), token(), any::<u64>(), any::<u64>(), text(), option::of(token())).prop_map(
+            |(name, token, fence, lease_ms, epoch, first)| {
+                Message::Grant { name, token, fence, lease_ms, epoch: Epoch::new(&epoch), first }
+            }
+        ),
+        (name(), token(), holder).prop_map(|(name, token, holder)| Message::First {
+            name,
+            token,
+            holder
+        }),
+        (name(), token()).prop_map(|(name, token)| Message::Asking { name, token }),
+        (name(), token(), any::<u64>()).prop_map(|(name, token, after_ms)| Message::Revoked {
+            name,
+            token,
+            after_ms
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_lock_comes_back_as_it_was(lock in lock()) {
+        prop_assert_eq!(lock_from_bytes(&lock_to_bytes(&lock)), Ok(lock));
+    }
+
+    #[test]
+    fn a_message_comes_back_as_it_was(message in message()) {
+        prop_assert_eq!(message_from_bytes(&message_to_bytes(&message)), Ok(message));
+    }
+
+    #[test]
+    fn a_cut_row_is_refused(lock in lock(), cut in any::<prop::sample::Index>()) {
+        let bytes = lock_to_bytes(&lock);
+        prop_assert_eq!(lock_from_bytes(&bytes[..cut.index(bytes.len())]), Err(Damaged));
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = lock_from_bytes(&bytes);
+        let _ = message_from_bytes(&bytes);
+    }
+}
+
+/// A thousand waiters of one process cost little more than their tokens.
+#[test]
+fn tickets_share_what_they_have_in_common() {
+    let party = Arc::new(Party { label: "worker".into(), host: "host".into(), ..Party::default() });
+    let ticket = |number: u64| Ticket {
+        token: Token::found(&[7; 32]),
+        proof: "".into(),
+        session: SessionId::new("0123456789abcdef0123456789abcdef"),
+        lease_ms: 30_000,
+        grace_ms: 3_000,
+        floor: 0,
+        deadline_us: None,
+        since_us: 1_700_000_000_000_000 + number,
+        party: party.clone(),
+    };
+    let lock = Lock { queue: (0..1000).map(ticket).collect(), ..Lock::default() };
+    assert!(lock_to_bytes(&lock).len() < 1000 * 52);
+}

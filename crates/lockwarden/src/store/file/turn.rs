@@ -1,0 +1,292 @@
+//! One transaction: a batch of commands, carried out as the table says, and what it tells whom.
+
+use super::{
+    database::{Database, MetaRow, SWEPT_SESSIONS, boot_us, from_sql, to_sql},
+    fail::Failure,
+    row,
+    session::Session,
+};
+use crate::{error::Trouble, store::Call};
+use lockwarden_core::{
+    Epoch, Message, Name, Reply, Rules, SessionId,
+    table::{Context, Lock, Messages, beat, enter, step},
+};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+};
+
+/// How often what is left over is looked for, in µs (G9: within 60 s).
+const SWEEP_EVERY_US: u64 = 20_000_000;
+/// Locks that one sweep looks at; where there are more, the next part follows soon.
+const SWEPT_LOCKS: usize = 1_000;
+/// How soon, in µs.
+const SWEEP_ON_US: u64 = 50_000;
+
+/// What a transaction came to.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// The epoch that it was in.
+    pub(super) epoch: Epoch,
+    /// What was said to the session before this transaction: older than every answer.
+    pub(super) before: Vec<Message>,
+    /// The answers, in order.
+    pub(super) answers: Vec<(u64, Reply)>,
+    /// What the session said to itself.
+    pub(super) after: Vec<Message>,
+    /// Who has new messages.
+    pub(super) hints: BTreeSet<SessionId>,
+}
+
+/// Carries out the calls in one transaction: all of them, or none.
+///
+/// Messages to the session that came before are taken out first and stand before the answers: a
+/// grant that was older than a beat's answer, and came after it, would be believed from that beat on
+/// for longer than its lease lasts (R22).
+pub(super) fn run(
+    database: &Database,
+    session: &Session,
+    delivered: u64,
+    calls: &[Call],
+) -> Result<Done, Failure> {
+    database.transaction(|| {
+        database.check()?;
+        if !session.visible() {
+            return Err(Failure::Fatal(database.site().replaced()));
+        }
+        let caller = session.id();
+        let stored = database.meta_or_new(caller)?;
+        let mut turn = Turn::new(database, session, stored.clone());
+        let before = turn.inbox(delivered)?;
+        let mut messages = Messages::new();
+        let mut answers = Vec::with_capacity(calls.len());
+        for call in calls {
+            answers.push((call.id, turn.carry_out(call, &mut messages)?));
+        }
+        let (after, hints) = turn.post(messages)?;
+        turn.sweep()?;
+        turn.bury()?;
+        if turn.row != stored {
+            database.set_meta(&turn.row)?;
+        }
+        Ok(Done { epoch: turn.row.meta.epoch, before, answers, after, hints })
+    })
+}
+
+/// Reads the messages after number `delivered`, without a transaction: nothing is removed, and no
+/// writer is in the way. Says the number of the last one.
+pub(super) fn read_inbox(
+    database: &Database,
+    session: &SessionId,
+    delivered: u64,
+) -> Result<(Vec<Message>, u64), Failure> {
+    let sql = "SELECT number, body FROM inbox WHERE session = ?1 AND number > ?2 ORDER BY number";
+    let rows = database.rows(sql, (session.as_str(), to_sql(delivered)), |row| {
+        Ok((from_sql(row.get(0)?), row::message_from_bytes(row.get_ref(1)?.as_blob()?)))
+    })?;
+    let last = rows.last().map_or(delivered, |(number, _)| *number);
+    let messages = rows.into_iter().map(|(_, message)| message);
+    let messages: Result<_, _> = messages.collect();
+    Ok((messages.map_err(|_| damaged(database, "a message"))?, last))
+}
+
+/// One page of the names that hold anything, after `after`.
+pub(super) fn names(
+    database: &Database,
+    after: &[u8],
+    most: usize,
+) -> Result<(Vec<Name>, Option<Vec<u8>>), Failure> {
+    let Some(meta) = database.meta()? else { return Ok((Vec::new(), None)) };
+    let now_us = now_us(&meta);
+    let sql = "SELECT name, ends_us FROM locks WHERE name > ?1 ORDER BY name LIMIT ?2";
+    let rows: Vec<(Vec<u8>, Option<i64>)> =
+        database.rows(sql, (after, to_sql(most as u64)), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let next = rows.last().filter(|_| rows.len() == most).map(|(name, _)| name.clone());
+    let living = rows.iter().filter(|(_, ends_us)| ends_us.is_none_or(|at| from_sql(at) > now_us));
+    let names: Result<_, _> = living.map(|(name, _)| Name::from_bytes(name)).collect();
+    Ok((names.map_err(|_| damaged(database, "a name"))?, next))
+}
+
+/// Removes what a session that ends was told and will not read (G9).
+pub(super) fn empty_inbox(database: &Database, session: &SessionId) -> Result<(), Failure> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM inbox WHERE session = ?1)";
+    let some: Option<bool> = database.row(sql, [session.as_str()], |row| row.get(0))?;
+    if some != Some(true) {
+        return Ok(());
+    }
+    database.transaction(|| {
+        database.check()?;
+        database.execute("DELETE FROM inbox WHERE session = ?1", [session.as_str()])?;
+        Ok(())
+    })
+}
+
+/// The store's clock, in µs.
+fn now_us(row: &MetaRow) -> u64 {
+    boot_us().saturating_add_signed(row.clock_us)
+}
+
+fn damaged(database: &Database, what: &str) -> Failure {
+    let detail = format!("{what} in the database cannot be read");
+    Failure::Fatal(database.site().place.unavailable(Trouble::Protocol, detail))
+}
+
+struct Turn<'a> {
+    database: &'a Database,
+    session: &'a Session,
+    row: MetaRow,
+    now_us: u64,
+    /// What was found out about sessions in this transaction, asked once each.
+    living: RefCell<BTreeMap<SessionId, bool>>,
+}
+
+impl<'a> Turn<'a> {
+    fn new(database: &'a Database, session: &'a Session, row: MetaRow) -> Turn<'a> {
+        let now_us = now_us(&row);
+        Turn { database, session, row, now_us, living: RefCell::default() }
+    }
+
+    fn alive(&self, id: &SessionId) -> bool {
+        if id == self.session.id() {
+            return true;
+        }
+        if let Some(known) = self.living.borrow().get(id) {
+            return *known;
+        }
+        let alive = self.session.folder().alive(id);
+        self.living.borrow_mut().insert(id.clone(), alive);
+        alive
+    }
+
+    fn carry_out(&mut self, call: &Call, messages: &mut Messages) -> Result<Reply, Failure> {
+        let run = &self.database.site().run;
+        let subscribers = |id: &SessionId| u64::from(self.alive(id));
+        let at = Context {
+            now_us: self.now_us,
+            run,
+            // Only for a new epoch, which has begun by now.
+            uptime_s: i64::MAX,
+            caller: self.session.id(),
+            caller_run: run,
+            subscribers: &subscribers,
+            in_common: 1,
+            rules: Rules::ALL,
+        };
+        let Some(mut meta) = enter(Some(self.row.meta.clone()), &at) else {
+            return Ok(Reply::Stale);
+        };
+        let reply = match call.command.name() {
+            None => beat(&at),
+            Some(name) => {
+                let key = name.as_str().as_bytes();
+                let sql = "SELECT body FROM locks WHERE name = ?1";
+                let stored: Option<Vec<u8>> = self.database.row(sql, [key], |row| row.get(0))?;
+                let mut lock = match &stored {
+                    Some(bytes) => {
+                        row::lock_from_bytes(bytes).map_err(|_| damaged(self.database, "a lock"))?
+                    }
+                    None => Lock::default(),
+                };
+                let reply = step(&mut meta, &mut lock, &at, &call.command, messages);
+                self.store(key, stored.as_deref(), &lock)?;
+                reply
+            }
+        };
+        self.row.meta = meta;
+        Ok(reply)
+    }
+
+    /// Writes what has changed; a lock that holds nothing has no row (G9).
+    fn store(&self, key: &[u8], stored: Option<&[u8]>, lock: &Lock) -> Result<(), Failure> {
+        if *lock == Lock::default() {
+            if stored.is_some() {
+                self.database.execute("DELETE FROM locks WHERE name = ?1", [key])?;
+            }
+            return Ok(());
+        }
+        let body = row::lock_to_bytes(lock);
+        if stored != Some(&body[..]) {
+            let ends_us = row::lock_ends_us(lock).map(to_sql);
+            let sql = "INSERT OR REPLACE INTO locks (name, ends_us, body) VALUES (?1, ?2, ?3)";
+            self.database.execute(sql, (key, ends_us, body))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the session's messages out.
+    fn inbox(&self, delivered: u64) -> Result<Vec<Message>, Failure> {
+        let id = self.session.id();
+        let (messages, last) = read_inbox(self.database, id, delivered)?;
+        // Those that were read before stand there, too.
+        if last > 0 {
+            self.database.execute("DELETE FROM inbox WHERE session = ?1", [id.as_str()])?;
+        }
+        Ok(messages)
+    }
+
+    /// Leaves each message with its session. A dead one is told nothing, and need not be.
+    fn post(&self, messages: Messages) -> Result<(Vec<Message>, BTreeSet<SessionId>), Failure> {
+        let (mut after, mut hints) = (Vec::new(), BTreeSet::new());
+        // A session that sleeps for hours is asked the same question every second, but reads once.
+        let sql = "INSERT INTO inbox (session, number, body) \
+                   SELECT ?1, (SELECT coalesce(max(number), 0) + 1 FROM inbox WHERE session = ?1), ?2 \
+                   WHERE NOT ?3 OR NOT EXISTS \
+                   (SELECT 1 FROM inbox WHERE session = ?1 AND body = ?2)";
+        for (id, message) in messages {
+            if id == *self.session.id() {
+                after.push(message);
+            } else if self.alive(&id) {
+                let asking = matches!(message, Message::Asking { .. });
+                let body = row::message_to_bytes(&message);
+                self.database.execute(sql, (id.as_str(), body, asking))?;
+                hints.insert(id);
+            }
+        }
+        Ok((after, hints))
+    }
+
+    /// From time to time, whoever comes by removes what nobody else will: locks that have expired,
+    /// and the files and messages of sessions that have died (G9).
+    fn sweep(&mut self) -> Result<(), Failure> {
+        if self.now_us < self.row.sweep_us {
+            return Ok(());
+        }
+        let sql = "SELECT name, ends_us FROM locks WHERE name > ?1 ORDER BY name LIMIT ?2";
+        let rows: Vec<(Vec<u8>, Option<i64>)> =
+            self.database.rows(sql, (&self.row.sweep_from, to_sql(SWEPT_LOCKS as u64)), |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?;
+        for (name, ends_us) in &rows {
+            if ends_us.is_some_and(|at| from_sql(at) <= self.now_us) {
+                self.database.execute("DELETE FROM locks WHERE name = ?1", [name])?;
+            }
+        }
+        if rows.len() == SWEPT_LOCKS
+            && let Some((last, _)) = rows.into_iter().next_back()
+        {
+            self.row.sweep_from = last;
+            self.row.sweep_us = self.now_us + SWEEP_ON_US;
+            return Ok(());
+        }
+        self.row.sweep_from.clear();
+        self.row.sweep_us = self.now_us + SWEEP_EVERY_US;
+        let written: Vec<String> =
+            self.database.rows("SELECT DISTINCT session FROM inbox", [], |row| row.get(0))?;
+        let found = self.session.folder().sessions(SWEPT_SESSIONS).unwrap_or_default();
+        for id in found.into_iter().chain(written.iter().map(|id| SessionId::new(id))) {
+            // Asking notes the dead, whom `bury` removes.
+            self.alive(&id);
+        }
+        Ok(())
+    }
+
+    /// Removes what the dead sessions that were noticed have left.
+    fn bury(&self) -> Result<(), Failure> {
+        let living = self.living.borrow();
+        for (id, _) in living.iter().filter(|(_, alive)| !**alive) {
+            self.session.folder().remove_dead(id);
+            self.database.execute("DELETE FROM inbox WHERE session = ?1", [id.as_str()])?;
+        }
+        Ok(())
+    }
+}
