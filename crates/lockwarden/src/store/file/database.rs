@@ -14,7 +14,7 @@ use super::{
     fail::{Failure, Place, from_io, from_sqlite},
     own,
     place::{Identity, identity},
-    session::Folder,
+    session::{Folder, Hidden},
 };
 use crate::{
     error::{StoreError, Trouble},
@@ -489,8 +489,16 @@ impl Database {
 }
 
 impl Site {
+    /// The session is not seen by others.
+    pub(super) fn hidden(&self, why: Hidden) -> StoreError {
+        match why {
+            Hidden::Forked => self.forked(),
+            Hidden::Deleted => self.replaced(),
+        }
+    }
+
     /// This process is a forked child, and the session its parent's (R24).
-    pub(super) fn forked(&self) -> StoreError {
+    fn forked(&self) -> StoreError {
         let detail = "this process was forked; the session is its parent's".to_owned();
         self.place.unavailable(Trouble::Disconnected, detail)
     }

@@ -207,8 +207,8 @@ impl FileLink {
     /// Reads the messages at once, even where another process writes.
     fn read_inbox(&mut self) {
         let (session, delivered) = (&self.session, self.delivered);
-        if !session.visible() {
-            return self.close(self.site.replaced());
+        if let Err(why) = session.visible() {
+            return self.close(self.site.hidden(why));
         }
         let read = self.slot.with(|database| {
             database.check()?;
@@ -321,7 +321,7 @@ impl Link for FileLink {
 
 impl Drop for FileLink {
     fn drop(&mut self) {
-        if self.session.visible() {
+        if self.session.visible().is_ok() {
             let id: &SessionId = self.session.id();
             // Best effort: whoever comes by removes it otherwise.
             let _ = self.slot.with(|database| turn::empty_inbox(database, id));

@@ -52,6 +52,15 @@ pub(super) struct Session {
     noted: bool,
 }
 
+/// Why nobody sees that a session lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hidden {
+    /// This process is a forked child of the session's; or the session was closed.
+    Forked,
+    /// Its file was deleted.
+    Deleted,
+}
+
 impl Folder {
     pub(super) fn new(fd: OwnedFd) -> Option<Folder> {
         let identity = identity_of(&fd)?;
@@ -191,10 +200,10 @@ impl Session {
         &self.folder
     }
 
-    /// Do the others see that it lives? Not if its file was deleted, or in a forked child.
-    pub(super) fn visible(&self) -> bool {
-        let file = self.file.as_ref().and_then(Unforked::get);
-        file.is_some_and(|file| identity_of(file).is_some())
+    /// Do the others see that it lives? Not if its file was deleted, nor in a forked child.
+    pub(super) fn visible(&self) -> Result<(), Hidden> {
+        let file = self.file.as_ref().and_then(Unforked::get).ok_or(Hidden::Forked)?;
+        identity_of(file).map(|_| ()).ok_or(Hidden::Deleted)
     }
 
     /// Takes hints from the socket. Ready: there was one at least, and none is left; there may be

@@ -51,9 +51,7 @@ pub(super) fn run(
 ) -> Result<Done, Failure> {
     database.transaction(|| {
         database.check()?;
-        if !session.visible() {
-            return Err(Failure::Fatal(database.site().replaced()));
-        }
+        session.visible().map_err(|why| Failure::Fatal(database.site().hidden(why)))?;
         let caller = session.id();
         let stored = database.meta_or_new(caller)?;
         let mut turn = Turn::new(database, session, stored.clone());
