@@ -97,6 +97,12 @@ impl ServerKind {
         servers_dir().join(self.id()).join("redis-server")
     }
 
+    /// Is it among those that this run tests ([`ServerKind::default_set`])?
+    #[must_use]
+    pub fn is_wanted(self) -> bool {
+        ServerKind::default_set().contains(&self)
+    }
+
     /// Whether the program is there.
     pub fn is_installed(self) -> bool {
         self.program().exists()

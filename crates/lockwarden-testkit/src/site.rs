@@ -42,6 +42,13 @@ impl Site {
         Site { url: server.url(), server: Some(server), _dir: None }
     }
 
+    /// The same with options of the URL: `?protocol=2`.
+    #[must_use]
+    pub fn query(mut self, query: &str) -> Site {
+        self.url += query;
+        self
+    }
+
     /// The URL of the store.
     #[must_use]
     pub fn url(&self) -> &str {

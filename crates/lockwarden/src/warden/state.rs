@@ -60,7 +60,11 @@ pub(super) struct Sent {
 pub(super) struct State {
     pub(super) keeper: Keeper,
     acquisitions: BTreeMap<HandleId, Acquisition>,
+    /// By token, where the token is ours alone.
     ids: HashMap<Token, HandleId>,
+    /// By name and value, where the value is the caller's choice and may come twice (drop-ins): in
+    /// order. Only the first of each is known to the store, so that its grant is no other's (R25).
+    values: HashMap<(Name, Token), VecDeque<HandleId>>,
     /// Our waiters of each name, in order of arrival.
     waiting: HashMap<Name, BTreeSet<HandleId>>,
     timers: BTreeSet<(u64, HandleId)>,
@@ -101,6 +105,7 @@ impl State {
             keeper: Keeper::new(rules),
             acquisitions: BTreeMap::new(),
             ids: HashMap::new(),
+            values: HashMap::new(),
             waiting: HashMap::new(),
             timers: BTreeSet::new(),
             timer_of: HashMap::new(),
@@ -135,9 +140,9 @@ impl State {
         if self.closing || self.ended {
             return Err(Error::Closed);
         }
-        if self.ids.contains_key(&ask.token) {
-            let detail = format!("the value {} is in use by this warden already", ask.token);
-            return Err(Error::Invalid(detail));
+        let in_use = self.id_of(&ask.name, &ask.token).and_then(|id| self.acquisitions.get(&id));
+        if ask.wait == command::Wait::No && in_use.is_some_and(|it| it.phase != Phase::Leaving) {
+            return Err(Error::Busy { name: ask.name, told: None });
         }
         let id = self.next_id;
         self.next_id += 1;
@@ -162,7 +167,13 @@ impl State {
             self.waiting.entry(ask.name.clone()).or_default().insert(id);
         }
         // Registered before it is sent: an asking or a grant may come before the answer (R16).
-        self.ids.insert(ask.token.clone(), id);
+        let first = if ask.proof.is_empty() {
+            self.ids.insert(ask.token.clone(), id).is_none()
+        } else {
+            let line = self.values.entry((ask.name.clone(), ask.token.clone())).or_default();
+            line.push_back(id);
+            line.len() == 1
+        };
         let acquisition = Acquisition {
             ask,
             keeping,
@@ -175,7 +186,9 @@ impl State {
         };
         self.acquisitions.insert(id, acquisition);
         self.set_timer(id);
-        self.push(Purpose::Acquire(id));
+        if first {
+            self.push(Purpose::Acquire(id));
+        }
         Ok((id, receiver))
     }
 
@@ -193,6 +206,11 @@ impl State {
         if acquisition.phase == Phase::Leaving {
             return;
         }
+        if !self.is_known_to_store(id) {
+            self.stop_waiting(id);
+            return self.forget(id);
+        }
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         acquisition.phase = Phase::Leaving;
         let checked = self.keeper.check(id, now_us);
         let lease_us = acquisition.ask.lease_ms * 1_000;
@@ -421,12 +439,14 @@ impl State {
         match message {
             Message::Grant { name, token, fence, lease_ms, epoch, first } => {
                 self.epoch_seen(now_us, &epoch);
-                self.granted_by_message(now_us, name, token, fence, lease_ms, &epoch);
+                self.granted_by_message(now_us, &name, token, fence, lease_ms, &epoch);
                 if let Some(first) = first {
-                    self.first(now_us, &first, None);
+                    self.first(now_us, &name, &first, None);
                 }
             }
-            Message::First { token, holder, .. } => self.first(now_us, &token, Some(*holder)),
+            Message::First { name, token, holder } => {
+                self.first(now_us, &name, &token, Some(*holder));
+            }
             Message::Asking { name, token } => {
                 let wanted = self
                     .ids
@@ -436,9 +456,9 @@ impl State {
                     self.push(Purpose::Disown(name, token));
                 }
             }
-            Message::Revoked { token, .. } => {
-                if let Some(id) = self.ids.get(&token) {
-                    self.keeper.lost(*id, Loss::Revoked);
+            Message::Revoked { name, token, .. } => {
+                if let Some(id) = self.id_of(&name, &token) {
+                    self.keeper.lost(id, Loss::Revoked);
                 }
             }
         }
@@ -722,14 +742,14 @@ impl State {
     fn granted_by_message(
         &mut self,
         now_us: u64,
-        name: Name,
+        name: &Name,
         token: Token,
         fence: u64,
         lease_ms: u64,
         epoch: &Epoch,
     ) {
-        let Some(&id) = self.ids.get(&token) else {
-            return self.push(Purpose::Disown(name, token));
+        let Some(id) = self.id_of(name, &token) else {
+            return self.push(Purpose::Disown(name.clone(), token));
         };
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         if !matches!(acquisition.phase, Phase::Asking | Phase::Queued) {
@@ -747,20 +767,19 @@ impl State {
     }
 
     /// A ticket of ours is the first of its queue now.
-    fn first(&mut self, now_us: u64, token: &Token, holder: Option<HolderView>) {
-        let Some(&id) = self.ids.get(token) else { return };
+    fn first(&mut self, now_us: u64, name: &Name, token: &Token, holder: Option<HolderView>) {
+        let Some(id) = self.id_of(name, token) else { return };
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         if !matches!(acquisition.phase, Phase::Asking | Phase::Queued) {
             return;
         }
-        let name = acquisition.ask.name.clone();
         let Some(wait) = &mut acquisition.wait else { return };
         wait.position = Some(0);
         let reason = Reason::Held;
         let refusal = Refusal { reason, holder: holder.clone(), position: Some(0) };
         wait.told = Waiting { told: Some(refusal.clone()), trouble: None };
         wait.report();
-        self.watching.holder(&name, holder.as_ref());
+        self.watching.holder(name, holder.as_ref());
         self.plan_recheck(now_us, id, &refusal);
     }
 
@@ -933,13 +952,39 @@ impl State {
         if let Some(old_us) = self.timer_of.remove(&id) {
             self.timers.remove(&(old_us, id));
         }
-        if let Some(acquisition) = self.acquisitions.remove(&id) {
-            self.ids.remove(&acquisition.ask.token);
+        let Some(Acquisition { ask, .. }) = self.acquisitions.remove(&id) else { return };
+        if ask.proof.is_empty() {
+            self.ids.remove(&ask.token);
+            return;
         }
+        let value = (ask.name, ask.token);
+        let Some(line) = self.values.get_mut(&value) else { return };
+        let was_first = line.front() == Some(&id);
+        line.retain(|other| *other != id);
+        match line.front().copied() {
+            None => drop(self.values.remove(&value)),
+            Some(next) if was_first => self.push(Purpose::Acquire(next)),
+            Some(_) => {}
+        }
+    }
+
+    /// The acquisition that the store means by this token.
+    fn id_of(&self, name: &Name, token: &Token) -> Option<HandleId> {
+        let value = || self.values.get(&(name.clone(), token.clone()))?.front();
+        self.ids.get(token).or_else(value).copied()
+    }
+
+    /// Has it been told to the store, or is another of the same value before it?
+    fn is_known_to_store(&self, id: HandleId) -> bool {
+        let ask = self.acquisitions.get(&id).map(|it| &it.ask);
+        ask.is_some_and(|ask| self.id_of(&ask.name, &ask.token) == Some(id))
     }
 
     /// Sends whatever an acquisition needs again: the same commands, with the same token (G6).
     fn send_again(&mut self, id: HandleId) {
+        if !self.is_known_to_store(id) {
+            return;
+        }
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         match acquisition.phase {
             // Renewed by the keeper.
