@@ -1,0 +1,92 @@
+//! `lockwarden show`: who holds a lock, and who waits for it.
+
+use crate::{
+    args::ShowArgs,
+    failure::Failure,
+    output::{self, escaped, span, utc},
+    settings,
+    wire::{HolderJson, LockJson},
+};
+use lockwarden::{Name, Warden};
+use std::{ffi::OsStr, fmt::Write};
+
+/// Runs the command.
+pub(crate) async fn show(store: Option<&OsStr>, args: ShowArgs) -> Result<(), Failure> {
+    let name = settings::name(&args.name)?;
+    let url = settings::store_url(store)?;
+    let warden = Warden::connect(&url).await?;
+    let view = warden.show(name.as_str()).await?;
+    warden.close().await;
+    let lock = LockJson::new(&name, &view);
+    if args.json {
+        output::write_json(&lock)
+    } else {
+        output::write(words(&name, &lock).as_bytes())
+    }
+}
+
+fn words(name: &Name, lock: &LockJson) -> String {
+    let mut text = format!("lock     {name}\n");
+    match &lock.holder {
+        None if lock.queue.is_empty() => text += "state    free\n",
+        None => text += "state    free, about to be granted\n",
+        Some(holder) => text += &holder_words(holder),
+    }
+    for (place, ticket) in lock.queue.iter().enumerate() {
+        let heading = if place == 0 { "queue    " } else { "         " };
+        let left =
+            ticket.left_ms.map_or_else(|| "for ever".to_owned(), |it| format!("{} more", span(it)));
+        let gone = if ticket.alive { "" } else { ", link down" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{heading}{}. {} waiting {}, {left}{gone}",
+            place + 1,
+            party(&ticket.label, &ticket.host, ticket.pid),
+            span(ticket.waited_ms),
+        );
+    }
+    text
+}
+
+fn holder_words(holder: &HolderJson) -> String {
+    let mut text = String::new();
+    let mut line = |heading: &str, value: String| {
+        let _ = writeln!(text, "{heading:<8} {value}");
+    };
+    if holder.foreign {
+        line("state", "held by another kind of client, of which only the token is known".into());
+    } else {
+        let state = match (holder.revoked, holder.alive) {
+            (Some(true), _) => "held, but revoked: it ends soon",
+            (_, Some(false)) => "held, but the holder's link to the store is down",
+            _ => "held",
+        };
+        line("state", state.into());
+        let label = holder.label.as_deref().unwrap_or_default();
+        line("holder", party(label, holder.host.as_deref().unwrap_or("?"), holder.pid));
+    }
+    if let (Some(since_unix_ms), Some(held_ms)) = (holder.since_unix_ms, holder.held_ms) {
+        line("since", format!("{} ({})", utc(since_unix_ms), span(held_ms)));
+    }
+    let left = match (holder.lease_left_ms, holder.lease_ms) {
+        (Some(left_ms), Some(lease_ms)) => format!("{} left of {}", span(left_ms), span(lease_ms)),
+        (Some(left_ms), None) => format!("{} left", span(left_ms)),
+        (None, _) => "never ends".into(),
+    };
+    line("lease", left);
+    if let Some(grace_ms) = holder.grace_ms {
+        line("grace", span(grace_ms));
+    }
+    if let Some(fence) = holder.fence {
+        line("fence", fence.to_string());
+    }
+    line("token", holder.token.clone());
+    text
+}
+
+fn party(label: &str, host: &str, pid: Option<u32>) -> String {
+    let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    let label = if label.is_empty() { String::new() } else { format!("{}, ", escaped(label)) };
+    format!("{label}host {}, pid {pid}", escaped(host))
+}

@@ -1,0 +1,143 @@
+//! The JSON that we print. These types are its definition: fields are added, never renamed, and the
+//! core's types are never serialised.
+
+use crate::output;
+use lockwarden::{HolderView, LockView, Name, RecordView, TicketView};
+use serde::Serialize;
+
+/// What `ls --json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct LocksJson {
+    /// Where the store is, without its password.
+    pub(crate) store: String,
+    /// The locks that are held or waited for, by name.
+    pub(crate) locks: Vec<LockJson>,
+    /// How many other text keys the store has; only with `--foreign`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) foreign_keys: Option<u64>,
+}
+
+/// One lock: what `show --json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct LockJson {
+    /// Its name, as it is.
+    pub(crate) name: String,
+    /// Nobody holds it, and nobody waits for it.
+    pub(crate) free: bool,
+    /// Who holds it.
+    pub(crate) holder: Option<HolderJson>,
+    /// Who waits for it, in order.
+    pub(crate) queue: Vec<TicketJson>,
+}
+
+/// A holder.
+#[derive(Debug, Serialize)]
+pub(crate) struct HolderJson {
+    /// The value of its key; `revoke` wants it. Bytes that are no text stand as `\xNN`.
+    pub(crate) token: String,
+    /// In how many ms its lease ends; null: never.
+    pub(crate) lease_left_ms: Option<u64>,
+    /// Another kind of client wrote the key: the fields from here on are null.
+    pub(crate) foreign: bool,
+    pub(crate) label: Option<String>,
+    pub(crate) host: Option<String>,
+    pub(crate) pid: Option<u32>,
+    /// All processes whose life keeps the lock, the first among them (R38).
+    pub(crate) pids: Option<Vec<u32>>,
+    /// For how many ms it has held the lock.
+    pub(crate) held_ms: Option<u64>,
+    /// The same as a time: ms after 1970, by this machine's clock.
+    pub(crate) since_unix_ms: Option<u64>,
+    pub(crate) fence: Option<u64>,
+    pub(crate) lease_ms: Option<u64>,
+    pub(crate) grace_ms: Option<u64>,
+    /// Its link to the store is up.
+    pub(crate) alive: Option<bool>,
+    /// It was revoked, and ends soon.
+    pub(crate) revoked: Option<bool>,
+    pub(crate) session: Option<String>,
+}
+
+/// A waiter.
+#[derive(Debug, Serialize)]
+pub(crate) struct TicketJson {
+    pub(crate) token: String,
+    pub(crate) label: String,
+    pub(crate) host: String,
+    pub(crate) pid: Option<u32>,
+    /// For how many ms it has waited.
+    pub(crate) waited_ms: u64,
+    /// For how many ms it will wait on; null: for ever.
+    pub(crate) left_ms: Option<u64>,
+    /// Its link to the store is up.
+    pub(crate) alive: bool,
+    pub(crate) session: String,
+}
+
+/// What `revoke --json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct RevokedJson {
+    pub(crate) name: String,
+    pub(crate) revoked: bool,
+    /// In how many ms the lock ends; 0: it has.
+    pub(crate) ends_in_ms: u64,
+}
+
+/// What `wait --json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct WaitedJson {
+    pub(crate) name: String,
+    pub(crate) free: bool,
+    pub(crate) waited_ms: u64,
+}
+
+impl LockJson {
+    /// A lock as the store shows it.
+    pub(crate) fn new(name: &Name, view: &LockView) -> LockJson {
+        LockJson {
+            name: name.as_str().to_owned(),
+            free: view.holder.is_none() && view.queue.is_empty(),
+            holder: view.holder.as_ref().map(|holder| HolderJson::new(holder, view.holder_alive)),
+            queue: view.queue.iter().map(TicketJson::new).collect(),
+        }
+    }
+}
+
+impl HolderJson {
+    fn new(holder: &HolderView, alive: Option<bool>) -> HolderJson {
+        let record = holder.record.as_ref();
+        let pids = |it: &RecordView| it.party.processes.iter().map(|it| it.pid).collect();
+        HolderJson {
+            token: holder.token.to_string(),
+            lease_left_ms: holder.ttl_ms,
+            foreign: record.is_none(),
+            label: record.map(|it| it.party.label.to_string()),
+            host: record.map(|it| it.party.host.to_string()),
+            pid: record.and_then(|it| it.party.pid()),
+            pids: record.map(pids),
+            held_ms: record.map(|it| it.held_ms),
+            since_unix_ms: record.map(|it| output::unix_ms_ago(it.held_ms)),
+            fence: record.map(|it| it.fence),
+            lease_ms: record.map(|it| it.lease_ms),
+            grace_ms: record.map(|it| it.grace_ms),
+            alive,
+            revoked: record.map(|it| it.revoked),
+            session: record.map(|it| it.session.to_string()),
+        }
+    }
+}
+
+impl TicketJson {
+    fn new(ticket: &TicketView) -> TicketJson {
+        TicketJson {
+            token: ticket.token.to_string(),
+            label: ticket.party.label.to_string(),
+            host: ticket.party.host.to_string(),
+            pid: ticket.party.pid(),
+            waited_ms: ticket.waited_ms,
+            left_ms: ticket.left_ms,
+            alive: ticket.alive,
+            session: ticket.session.to_string(),
+        }
+    }
+}
