@@ -1,4 +1,5 @@
 //! The codes of errors stand once, in `codes.toml`; the library and docs/ERRORS.md agree with it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use lockwarden::{Effect, Error, Loss, Name, StoreError, Trouble};
 use std::{collections::BTreeSet, fmt::Write, path::Path, time::Duration};
