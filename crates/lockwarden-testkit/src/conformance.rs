@@ -420,7 +420,7 @@ pub async fn values_of_drop_ins(place: &dyn Place) {
     assert!(matches!(same.acquire().await, Err(Error::Busy { .. })));
     assert!(a.lock("x").drop_in_value(value).no_wait().acquire().await.is_err());
     let queued = b.lock("x").drop_in_value(value).wait_for(MS(200)).acquire().await;
-    assert!(matches!(queued, Err(Error::TimedOut { .. })));
+    assert!(matches!(queued, Err(Error::TimedOut { .. })), "{queued:?}");
     assert!(held.check());
     held.release().await.expect("released");
     let next = same.acquire().await.expect("free");

@@ -3,7 +3,7 @@
 //! each; see [`lockwarden_testkit::taker`], which speaks with it.
 #![allow(clippy::print_stdout, clippy::expect_used)]
 
-use lockwarden::{Guard, Lock, Rules, Settings, Warden};
+use lockwarden::{Guard, Lock, Rules, Settings, State, Warden};
 use lockwarden_testkit::recorder::{Recorder, now_us};
 use std::{
     collections::HashMap,
@@ -119,22 +119,19 @@ impl Taker {
         let at_us = now_us();
         self.guards.lock().expect("guards").insert(key.clone(), guard.clone());
         say(&format!("acquired {key} {} {at_us} {}", guard.fence(), guard.token()));
-        // Tells of the loss, and keeps the record, for as long as the guard is kept.
+        // Tells of the loss, and keeps the record, for as long as the guard is kept. It holds the
+        // guard for moments only: a release must be able to have it.
         let watched = Arc::downgrade(&guard);
         drop(guard);
         let mut told = false;
-        loop {
-            let Some(guard) = watched.upgrade() else { return };
-            let lost = tokio::time::timeout(Duration::from_millis(2), guard.lost()).await;
+        while let Some(guard) = watched.upgrade() {
             self.checked(&guard);
-            match lost {
-                Ok(loss) if !told => {
-                    told = true;
-                    say(&format!("lost {key} {loss:?} {}", now_us()));
-                }
-                Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-                Err(_) => {}
+            if let (false, State::Lost(loss)) = (told, guard.state()) {
+                told = true;
+                say(&format!("lost {key} {loss:?} {}", now_us()));
             }
+            drop(guard);
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 

@@ -449,9 +449,8 @@ impl State {
             }
             Message::Asking { name, token } => {
                 let wanted = self
-                    .ids
-                    .get(&token)
-                    .is_some_and(|id| !matches!(self.keeper.state(*id), Some(Belief::Lost(_))));
+                    .id_of(&name, &token)
+                    .is_some_and(|id| !matches!(self.keeper.state(id), Some(Belief::Lost(_))));
                 if !wanted {
                     self.push(Purpose::Disown(name, token));
                 }
