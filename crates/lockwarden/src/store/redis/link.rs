@@ -1,0 +1,423 @@
+//! One link: the commands of a session, their answers, and what the session is told.
+//!
+//! It is driven by whoever polls it: no task of its own, no queue in between, and one write per
+//! batch. It never reconnects; when anything is wrong with it, it says [`LinkEvent::Closed`] and is
+//! of no use any more (R8).
+
+use super::{
+    Marks,
+    answer::{Answers, Reader, share_a_name},
+    call::{By, Writer},
+    keys::{self, COMPANIONS, Form, Keyspace},
+    message::{self, Heard},
+    resp::{self, Value},
+    stream::Connection,
+    trouble::{self, Context},
+};
+use crate::{
+    error::{Effect, StoreError},
+    store::{Call, Link, LinkEvent, Page},
+};
+use bytes::{Bytes, BytesMut};
+use lockwarden_core::{Reply, SessionId, limits::W_MS};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    task::{Context as TaskContext, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+/// Calls of the script on their way at once. One more than one, so that the server finds the next
+/// when it has done the last; not more, so that commands that become ready meanwhile travel together.
+const CALLS_IN_FLIGHT: usize = 2;
+/// Commands in one call: a script keeps the server from everybody else.
+const COMMANDS_PER_CALL: usize = 128;
+/// Keys that the server looks at for one page of names.
+const KEYS_PER_PAGE: u64 = 1_000;
+
+/// What the next replies answer.
+enum Pending {
+    /// A call of the script.
+    Batch(Vec<Call>),
+    /// A page of keys.
+    Scan { id: u64, foreign: bool },
+    /// For each key of a page that may be a foreign lock: its type, then whether a record stands at it.
+    Foreign { id: u64, page: Page, replies_left: usize, is_text: bool },
+}
+
+/// A link.
+pub(super) struct RedisLink {
+    pub(super) context: Context,
+    keyspace: Arc<Keyspace>,
+    session: SessionId,
+    marks: Arc<Marks>,
+    /// The connection for commands; with RESP3 for everything. None: the link is closed.
+    main: Option<Connection>,
+    /// The connection for messages, with RESP2.
+    ear: Option<Connection>,
+    writer: Writer,
+    pub(super) reader: Reader,
+    pending: VecDeque<Pending>,
+    calls_in_flight: usize,
+    /// Batches that the server could not carry out because it does not know the script (any more), and
+    /// those that must not overtake them (R8).
+    untaught: VecDeque<Vec<Call>>,
+    events: VecDeque<LinkEvent>,
+    /// We could not ask which run of the server this is: nothing counts until then (R5).
+    blind_until: Option<Instant>,
+    waiting_for_room: Option<Waker>,
+}
+
+/// What a link is made of, once it is connected.
+pub(super) struct Parts {
+    pub(super) context: Context,
+    pub(super) keyspace: Arc<Keyspace>,
+    pub(super) session: SessionId,
+    pub(super) marks: Arc<Marks>,
+    pub(super) main: Connection,
+    pub(super) ear: Option<Connection>,
+    pub(super) writer: Writer,
+    pub(super) reader: Reader,
+    pub(super) blind: bool,
+}
+
+impl RedisLink {
+    pub(super) fn new(parts: Parts) -> RedisLink {
+        let Parts { context, keyspace, session, marks, main, ear, writer, reader, blind } = parts;
+        RedisLink {
+            context,
+            keyspace,
+            session,
+            marks,
+            main: Some(main),
+            ear,
+            writer,
+            reader,
+            pending: VecDeque::new(),
+            calls_in_flight: 0,
+            untaught: VecDeque::new(),
+            events: VecDeque::new(),
+            blind_until: blind.then(|| Instant::now() + Duration::from_millis(W_MS)),
+            waiting_for_room: None,
+        }
+    }
+
+    /// How long nothing may be granted, in ms, because we do not know the server's run.
+    fn guard_ms(&self) -> u64 {
+        let left = self.blind_until.map(|at| at.saturating_duration_since(Instant::now()));
+        left.map_or(0, |left| left.as_micros().div_ceil(1_000) as u64)
+    }
+
+    fn send_batch(&mut self, by: By, calls: Vec<Call>) {
+        let guard_ms = self.guard_ms();
+        let Some(main) = &mut self.main else { return };
+        self.writer.write(main.output(), by, guard_ms, &calls);
+        self.pending.push_back(Pending::Batch(calls));
+        self.calls_in_flight += 1;
+    }
+
+    fn queue_batch(&mut self, calls: Vec<Call>) {
+        if self.untaught.is_empty() {
+            self.send_batch(By::Hash, calls);
+        } else {
+            self.untaught.push_back(calls);
+        }
+    }
+
+    /// Sends again what the server could not carry out, in order: the first by its text.
+    fn teach(&mut self) {
+        if self.calls_in_flight > 0 {
+            return;
+        }
+        let mut by = By::Text;
+        while let Some(calls) = self.untaught.pop_front() {
+            self.send_batch(by, calls);
+            by = By::Hash;
+        }
+    }
+
+    fn close(&mut self, error: StoreError) {
+        // Dropping resets while anything is unanswered (R9), and closes in peace otherwise.
+        self.hang_up();
+        self.events.push_back(LinkEvent::Closed(error));
+    }
+
+    fn hang_up(&mut self) {
+        let at_peace = self.pending.is_empty()
+            && self.untaught.is_empty()
+            && self.main.as_ref().is_some_and(Connection::is_flushed);
+        for connection in self.main.take().into_iter().chain(self.ear.take()) {
+            if at_peace {
+                connection.close_in_peace();
+            }
+        }
+    }
+
+    fn effect(&self) -> Effect {
+        if self.calls_in_flight > 0 { Effect::Unknown } else { Effect::NotApplied }
+    }
+
+    fn broken(&mut self, error: &std::io::Error) {
+        let closed = self.context.disconnected(&trouble::words(error), self.effect());
+        self.close(closed);
+    }
+
+    fn garbled(&mut self, what: &str) {
+        let closed = self.context.protocol(what, self.effect());
+        self.close(closed);
+    }
+
+    /// One step of input and output. Ready: something came.
+    fn poll_connections(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
+        for is_ear in [true, false] {
+            let connection = if is_ear { &mut self.ear } else { &mut self.main };
+            let Some(connection) = connection else { continue };
+            if let Poll::Ready(Err(error)) = connection.poll_flush(cx) {
+                self.broken(&error);
+                return Poll::Ready(());
+            }
+            let Poll::Ready(frame) = connection.poll_frame(cx) else { continue };
+            match frame {
+                Err(error) => self.broken(&error),
+                Ok(Value::Push(frame)) => self.pushed(frame),
+                Ok(Value::Array(frame)) if is_ear => self.pushed(frame),
+                Ok(Value::Error(error)) if is_ear => {
+                    let closed = self.context.refused(&error);
+                    self.close(closed);
+                }
+                Ok(frame) if !is_ear => self.replied(frame),
+                Ok(_) => {}
+            }
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    /// What the server sent unasked.
+    pub(super) fn pushed(&mut self, frame: Vec<Value>) {
+        match (frame.first().and_then(Value::text), frame.get(2)) {
+            (Some("message"), Some(Value::Text(text))) => self.heard(text),
+            // Whoever unsubscribed us, we hear nothing any more.
+            (Some("unsubscribe"), _) => self.garbled("our subscription was ended"),
+            _ => {}
+        }
+    }
+
+    fn heard(&mut self, text: &Bytes) {
+        match message::read(&mut self.reader, &self.keyspace, text) {
+            Some(Heard::Message(message)) => self.events.push_back(LinkEvent::Message(message)),
+            Some(Heard::Echo(mark)) => {
+                if !self.marks.is_own(&self.session, &mark) {
+                    self.events.push_back(LinkEvent::Cloned);
+                }
+            }
+            Some(Heard::Beat { mark, epoch, run, now_us, subscribers }) => {
+                let mut parts = mark.splitn(2, |byte| *byte == b':');
+                let sender = parts.next().unwrap_or_default();
+                if !self.marks.is_own(&self.session, sender) {
+                    return self.events.push_back(LinkEvent::Cloned);
+                }
+                // Of an earlier link of ours: its number means nothing here.
+                if sender != self.writer.mark().as_bytes() {
+                    return;
+                }
+                let id = parts.next().and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
+                if let Some(id) = id {
+                    let reply = Reply::Beat { run, now_us, subscribers };
+                    let answers = vec![(id, Ok(reply))];
+                    self.events.push_back(LinkEvent::Answers { epoch: Some(epoch), answers });
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn replied(&mut self, frame: Value) {
+        match self.pending.pop_front() {
+            Some(Pending::Batch(calls)) => {
+                self.calls_in_flight -= 1;
+                self.batch_replied(calls, frame);
+                if let Some(waker) = self.waiting_for_room.take() {
+                    waker.wake();
+                }
+            }
+            Some(Pending::Scan { id, foreign }) => self.scanned(id, foreign, frame),
+            Some(Pending::Foreign { id, page, replies_left, is_text }) => {
+                self.counted(id, page, replies_left, is_text, &frame);
+            }
+            None => self.garbled("a reply to no command"),
+        }
+    }
+
+    fn batch_replied(&mut self, calls: Vec<Call>, frame: Value) {
+        match frame {
+            Value::Array(values) => {
+                // It came behind one that was not carried out. What concerns other names may do that;
+                // for the rest the order is lost, and the link with it (R8).
+                if self.untaught.iter().any(|missed| share_a_name(missed, &calls)) {
+                    return self.garbled("the script vanished between two calls");
+                }
+                match self.reader.answers(&self.context, &calls, values) {
+                    Ok(Answers { epoch, answers, rest, .. }) if rest.is_empty() => {
+                        if !answers.is_empty() {
+                            self.events.push_back(LinkEvent::Answers { epoch, answers });
+                        }
+                    }
+                    _ => return self.garbled("an answer that the script does not give"),
+                }
+                if !self.untaught.is_empty() {
+                    self.teach();
+                }
+            }
+            Value::Error(error) if error.starts_with(b"NOSCRIPT") => {
+                // Before those that were written behind it, which came back before it did.
+                self.untaught.push_back(calls);
+                self.teach();
+            }
+            Value::Error(error) => {
+                let error = self.context.refused(&error);
+                let answers = calls.iter().map(|call| (call.id, Err(error.clone()))).collect();
+                self.events.push_back(LinkEvent::Answers { epoch: None, answers });
+                self.teach();
+            }
+            _ => self.garbled("a reply of another kind than a script's"),
+        }
+    }
+
+    fn scanned(&mut self, id: u64, foreign: bool, frame: Value) {
+        let page = match frame {
+            Value::Error(error) => Err(self.context.refused(&error)),
+            frame => match scan_page(&frame) {
+                Some(page) => Ok(page),
+                None => return self.garbled("a page of keys of another kind"),
+            },
+        };
+        let (cursor, found) = match page {
+            Ok(page) => page,
+            Err(error) => return self.events.push_back(LinkEvent::Page { id, page: Err(error) }),
+        };
+        let companion = |key: &Bytes| self.keyspace.name_of_companion(key);
+        let names = found.iter().filter_map(companion).collect();
+        let page = Page { names, cursor, foreign: 0 };
+        let prefix = self.keyspace.prefix.as_bytes();
+        let strange = |key: &&Bytes| !keys::is_ours(key) && key.starts_with(prefix);
+        let suspects: Vec<&Bytes> = found.iter().filter(|key| foreign && strange(key)).collect();
+        let Some(main) = self.main.as_mut().filter(|_| !suspects.is_empty()) else {
+            return self.events.push_back(LinkEvent::Page { id, page: Ok(page) });
+        };
+        for key in &suspects {
+            resp::command(main.output(), &[b"TYPE", key]);
+            write_exists_record(main.output(), key);
+        }
+        let replies_left = suspects.len() * 2;
+        // Nothing else may come between these and what was sent before them.
+        self.pending.push_back(Pending::Foreign { id, page, replies_left, is_text: false });
+    }
+
+    fn counted(
+        &mut self,
+        id: u64,
+        mut page: Page,
+        replies_left: usize,
+        is_text: bool,
+        frame: &Value,
+    ) {
+        let is_type = replies_left.is_multiple_of(2);
+        if !is_type && is_text && frame.int() == Some(0) {
+            page.foreign += 1;
+        }
+        let is_text = is_type && frame.text() == Some("string");
+        match replies_left - 1 {
+            0 => self.events.push_back(LinkEvent::Page { id, page: Ok(page) }),
+            replies_left => {
+                self.pending.push_front(Pending::Foreign { id, page, replies_left, is_text });
+            }
+        }
+    }
+}
+
+fn scan_page(frame: &Value) -> Option<(u64, Vec<Bytes>)> {
+    let Value::Array(parts) = frame else { return None };
+    let [cursor, Value::Array(found)] = parts.as_slice() else { return None };
+    let cursor = cursor.text()?.parse().ok()?;
+    Some((cursor, found.iter().filter_map(|key| key.bytes().cloned()).collect()))
+}
+
+/// Does a record stand at the key? Then it is a lock of ours.
+fn write_exists_record(out: &mut BytesMut, key: &[u8]) {
+    // A key that is no text is no lock of ours either; whatever is asked of it answers "no".
+    let form = Form::of("", std::str::from_utf8(key).unwrap_or_default());
+    let record = COMPANIONS[0].as_bytes();
+    resp::begin(out, 2);
+    resp::argument(out, b"EXISTS");
+    match form {
+        Form::Plain => resp::argument_of(out, &[record, b":{", key, b"}"]),
+        _ => {
+            let [open, tag, close] = keys::form_parts(&form);
+            resp::argument_of(out, &[record, open, tag, close, key]);
+        }
+    }
+}
+
+impl Link for RedisLink {
+    fn poll_ready(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
+        if self.calls_in_flight < CALLS_IN_FLIGHT && self.untaught.is_empty() {
+            return Poll::Ready(());
+        }
+        self.waiting_for_room = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn send(&mut self, mut calls: Vec<Call>) {
+        let reserved =
+            |call: &Call| call.command.name().is_some_and(|name| self.keyspace.is_reserved(name));
+        if calls.iter().any(reserved) {
+            let (refused, rest): (Vec<Call>, Vec<Call>) = calls.into_iter().partition(reserved);
+            calls = rest;
+            let prefix = &self.keyspace.prefix;
+            let detail = format!("with the prefix {prefix:?} the name leads into reserved keys");
+            let error = StoreError::Invalid { detail };
+            let answers = refused.iter().map(|call| (call.id, Err(error.clone()))).collect();
+            self.events.push_back(LinkEvent::Answers { epoch: None, answers });
+        }
+        while calls.len() > COMMANDS_PER_CALL {
+            let rest = calls.split_off(COMMANDS_PER_CALL);
+            self.queue_batch(calls);
+            calls = rest;
+        }
+        if !calls.is_empty() {
+            self.queue_batch(calls);
+        }
+    }
+
+    fn list(&mut self, id: u64, cursor: u64, foreign: bool) {
+        let Some(main) = &mut self.main else { return };
+        let (cursor, count) = (cursor.to_string(), KEYS_PER_PAGE.to_string());
+        let scan: [&[u8]; 4] = [b"SCAN", cursor.as_bytes(), b"COUNT", count.as_bytes()];
+        if foreign {
+            resp::command(main.output(), &scan);
+        } else {
+            // Records and queues: what holds anything has one of them.
+            let [a, b, c, d] = scan;
+            resp::command(main.output(), &[a, b, c, d, b"MATCH", b"lockwarden:[rq]*"]);
+        }
+        self.pending.push_back(Pending::Scan { id, foreign });
+    }
+
+    fn poll_event(&mut self, cx: &mut TaskContext<'_>) -> Poll<LinkEvent> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Poll::Ready(event);
+            }
+            if self.poll_connections(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Drop for RedisLink {
+    fn drop(&mut self) {
+        self.hang_up();
+    }
+}

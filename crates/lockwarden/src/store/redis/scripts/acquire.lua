@@ -1,0 +1,75 @@
+-- Take the lock, or queue for it.
+-- KEYS       the lock
+-- arguments  token; term (the number of one of the call's terms)
+-- answers    GRANTED, REFUSED, GUARDED (own lock, during the guard), MORE, UNSUBSCRIBED, FLOOR_AHEAD
+
+-- The caller's own acquisition, asked for again (R25): its record, else nil. A redelivered task brings
+-- the same value from another session, and must be refused.
+local function own(token, term)
+  if value() ~= token then
+    return nil
+  end
+  local it = record()
+  if it and it.session == session and it.proof == term.proof and it.revoked == 0 then
+    return it
+  end
+  return nil
+end
+
+local function refuse(token, term)
+  local it = record()
+  local position, write_ticket = queue_up(token, term)
+  probe(it)
+  if write_ticket then
+    write_ticket()
+  end
+  answer(REFUSED, guard_ms, position)
+  add_holder(it)
+end
+
+local function acquire(token, term_number)
+  local term = terms[term_number]
+  if subscribers(session) == 0 then
+    return answer(UNSUBSCRIBED)
+  end
+  if term.floor > now + MAX_FLOOR_AHEAD_US then
+    return answer(FLOOR_AHEAD)
+  end
+  local holder = values[key]
+  if holder == nil then
+    holder = value()
+  end
+  if not holder and guard_ms == 0 and not is_queue() then
+    -- Nobody has it and nobody waits. SET's NX tells a free key from one of another type.
+    term.token = token
+    return answer(GRANTED, grant(term, true), term.lease)
+  end
+  holder = value()
+  local mine = own(token, term)
+  if mine then
+    extend(term.lease, mine)
+    if guard_ms > 0 then
+      return answer(GUARDED, term.lease, guard_ms)
+    end
+    return answer(GRANTED, mine.fence, term.lease)
+  end
+  if not holder and guard_ms == 0 then
+    -- First those who came before (R26).
+    local drops, it, behind, more = pick()
+    if more then
+      drop(drops)
+      return answer(MORE)
+    end
+    local to_asker = it and it.token == token and it.session == session
+    drop(drops)
+    if not it then
+      term.token = token
+      return answer(GRANTED, grant(term), term.lease)
+    end
+    hand(it, behind, to_asker)
+    if to_asker then
+      return answer(GRANTED, fence, it.lease)
+    end
+  end
+  refuse(token, term)
+end

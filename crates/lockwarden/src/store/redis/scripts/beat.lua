@@ -1,0 +1,22 @@
+-- The heartbeat of a session (R19).
+-- arguments  mark: empty where the answer itself is the beat; else it goes with the message that is
+-- answers    BEAT, PUBLISHED
+
+local function beat(mark)
+  -- A write that changes nothing: a server that refuses writes must not be believed.
+  call('HDEL', KEYS[1], '-')
+  local count = subscribers(session)
+  if mark == '' then
+    return answer(BEAT, meta_run, count)
+  end
+  tell(session, 'B', field(mark) .. field(epoch) .. field(meta_run) .. number(now) .. number(count))
+  answer(PUBLISHED)
+end
+
+-- A message to oneself, which must arrive (R10).
+-- arguments  mark
+-- answers    PUBLISHED, or the server's error
+local function echo(mark)
+  call('PUBLISH', 'lockwarden:session:' .. session, SCHEMA .. 'T' .. field(mark))
+  answer(PUBLISHED)
+end

@@ -1,0 +1,45 @@
+-- Answers. The values behind each code are listed in `answer.rs`.
+
+local function answer(code, first, second)
+  last = last + 1
+  reply[last] = code
+  if first then
+    last = last + 1
+    reply[last] = first
+    if second then
+      last = last + 1
+      reply[last] = second
+    end
+  end
+end
+
+local function add(item)
+  last = last + 1
+  reply[last] = item
+end
+
+local function held_ms(since)
+  local us = now - since
+  return us > 0 and floor(us / 1000) or 0
+end
+
+-- The holder, as it stands now: NOBODY; FOREIGN, token, TTL (ms; -1: none); or OURS, token, TTL,
+-- session, fence, lease, grace, held (ms), revoked, party.
+local function add_holder(it)
+  local token = value()
+  if not token then
+    return add(NOBODY)
+  end
+  add(it and OURS or FOREIGN)
+  add(token)
+  add(call('PTTL', key))
+  if it then
+    add(it.session)
+    add(it.fence)
+    add(it.lease)
+    add(it.grace)
+    add(held_ms(it.since))
+    add(it.revoked)
+    add(it.party)
+  end
+end

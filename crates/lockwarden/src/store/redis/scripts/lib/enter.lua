@@ -1,0 +1,52 @@
+-- Is this still the epoch that the caller knows (R4, R5)? A new epoch begins here, with its guard.
+-- False: the caller speaks of a run that is over.
+
+local function subscribers_of(channel)
+  return call('PUBSUB', 'NUMSUB', channel)[2]
+end
+
+-- How long the server has served its present data, in s. A promoted replica says 0, however long its
+-- process has run: locks that it never heard of may have been granted a moment ago.
+local function uptime_s(info)
+  local offset = match(call('INFO', 'replication'), 'second_repl_offset:(%-?%d+)')
+  if offset and offset ~= '-1' then
+    return 0
+  end
+  return tonumber(match(info, 'uptime_in_seconds:(%-?%d+)')) or 0
+end
+
+local function enter()
+  if run == '' then
+    epoch, meta_run, fence, guard_ms = '', '', 0, 0
+    return true
+  end
+  local meta = call('HMGET', KEYS[1], 'epoch', 'run', 'guard', 'fence')
+  local guard
+  epoch, meta_run, guard, fence = meta[1], meta[2], tonumber(meta[3] or 0), tonumber(meta[4] or 0)
+  local missing = not (epoch or meta_run or meta[3] or meta[4])
+  -- A run that the caller and meta agree on is the server's own: the caller read it from this very
+  -- server. Only in doubt is the server asked itself.
+  if not epoch or (meta_run ~= run and run ~= BLIND) then
+    local alone = false
+    if run ~= BLIND then
+      local info = call('INFO', 'server')
+      if match(info, 'run_id:(%w+)') ~= run then
+        return false
+      end
+      alone = missing and uptime_s(info) > W_MS / 1000 and subscribers_of(ARGV[4]) <= 1
+    end
+    guard = alone and 0 or now + W_MS * 1000
+    epoch, meta_run = format('%.0f.', now) .. session, run
+    call('HMSET', KEYS[1], 'epoch', epoch, 'run', run, 'guard', format('%.0f', guard),
+      'fence', format('%.0f', fence))
+  end
+  guard_ms = ceil((guard - now) / 1000)
+  local least_ms = tonumber(ARGV[3])
+  if least_ms > guard_ms then
+    guard_ms = least_ms
+  end
+  if guard_ms < 0 then
+    guard_ms = 0
+  end
+  return true
+end

@@ -1,0 +1,33 @@
+-- Take the lock away from its holder, on proof of death or by an operator's order (R32).
+-- KEYS       the lock
+-- arguments  token; session (empty: whoever's); delayed (0, 1)
+-- answers    REVOKED, NOT_HELD, GUARDED (delayed, during the guard)
+
+local function revoke(token, meant, delayed)
+  local it = record()
+  if value() ~= token or (meant ~= '' and not (it and it.session == meant)) then
+    return answer(NOT_HELD, absence())
+  end
+  local function notify(after)
+    if it then
+      tell(it.session, 'R', field(key) .. field(token) .. number(after))
+    end
+  end
+  if delayed == '0' then
+    free(function()
+      notify(0)
+    end)
+    return answer(REVOKED, 0)
+  end
+  if guard_ms > 0 then
+    -- Nothing is shortened during the guard (R6).
+    return answer(GUARDED, 0, guard_ms)
+  end
+  local after = shorten(W_MS)
+  if it then
+    it.revoked = 1
+    write_record(it, after > 0 and after or 1)
+  end
+  notify(after)
+  answer(REVOKED, after)
+end

@@ -1,0 +1,88 @@
+//! How a [`Party`] stands in records, tickets and messages: JSON of private types.
+//!
+//! Only this module knows the text; scripts hand it through. Core types are never serialised
+//! themselves, so that a change of theirs cannot change what other versions read.
+
+use lockwarden_core::party::{Party, Process};
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, sync::Arc};
+
+/// Label, host, processes.
+#[derive(Serialize, Deserialize)]
+struct PartyText<'a>(
+    #[serde(borrow)] Cow<'a, str>,
+    #[serde(borrow)] Cow<'a, str>,
+    #[serde(borrow)] Vec<ProcessText<'a>>,
+);
+
+/// Boot, pid namespace, time namespace, pid, start.
+#[derive(Serialize, Deserialize)]
+struct ProcessText<'a>(#[serde(borrow)] Cow<'a, str>, u64, u64, u32, u64);
+
+/// The party as text.
+pub(super) fn encode(party: &Party) -> String {
+    let process = |process: &'_ Process| -> ProcessText<'static> {
+        ProcessText(
+            Cow::Owned(process.boot.to_string()),
+            process.pid_namespace,
+            process.time_namespace,
+            process.pid,
+            process.start,
+        )
+    };
+    let text = PartyText(
+        Cow::Borrowed(&party.label),
+        Cow::Borrowed(&party.host),
+        party.processes.iter().map(process).collect(),
+    );
+    // Strings and numbers: there is nothing in it that JSON cannot say.
+    serde_json::to_string(&text).unwrap_or_default()
+}
+
+/// The party of a text. One that we cannot read is shown without its details: they are for people
+/// and for the process watch, and prove nothing.
+pub(super) fn decode(text: &[u8]) -> Party {
+    let Ok(PartyText(label, host, processes)) = serde_json::from_slice(text) else {
+        return Party::default();
+    };
+    let process = |it: ProcessText<'_>| Process {
+        boot: Arc::from(&*it.0),
+        pid_namespace: it.1,
+        time_namespace: it.2,
+        pid: it.3,
+        start: it.4,
+    };
+    Party {
+        label: Arc::from(&*label),
+        host: Arc::from(&*host),
+        processes: processes.into_iter().map(process).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_party_comes_back(label: String, host: String, ids: Vec<(String, u64, u64, u32, u64)>) {
+            let process = |(boot, pid_namespace, time_namespace, pid, start): (String, _, _, _, _)| {
+                Process { boot: boot.into(), pid_namespace, time_namespace, pid, start }
+            };
+            let processes = ids.into_iter().map(process).collect();
+            let party = Party { label: label.into(), host: host.into(), processes };
+            prop_assert_eq!(decode(encode(&party).as_bytes()), party);
+        }
+
+        #[test]
+        fn another_text_is_a_party_without_details(text: Vec<u8>) {
+            let _ = decode(&text);
+        }
+    }
+
+    #[test]
+    fn it_is_short() {
+        assert_eq!(encode(&Party::default()), r#"["","",[]]"#);
+    }
+}

@@ -1,0 +1,261 @@
+//! What the tests of the Redis store share: a session that is driven by hand.
+#![allow(dead_code, unreachable_pub)]
+
+use lockwarden::{
+    error::StoreError,
+    store::{
+        Call, Link, LinkEvent, Page, Store,
+        redis::{Address, Protocol, RedisSettings, RedisStore},
+    },
+};
+use lockwarden_core::{
+    Command, Epoch, Message, Name, Reply, SessionId, Token,
+    command::{Acquire, Renew, Wait},
+    party::{Party, Process},
+};
+use lockwarden_testkit::servers::Server;
+use std::{collections::BTreeMap, future::poll_fn, sync::Arc, time::Duration};
+use tokio::runtime::Runtime;
+
+/// How long anything may take that should come at once.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// The settings for a server.
+pub fn settings(server: &Server) -> RedisSettings {
+    let address = server.address();
+    let (host, port) = (address.ip().to_string(), address.port());
+    RedisSettings::new(Address::Tcp { host, port, tls: false })
+}
+
+/// The protocols that the server speaks.
+pub fn protocols(server: &Server) -> Vec<Protocol> {
+    let mut protocols = vec![Protocol::Resp2];
+    if server.kind().has_resp3() {
+        protocols.push(Protocol::Resp3);
+    }
+    protocols
+}
+
+/// A session with one link, driven by hand on a runtime of its own thread.
+pub struct Session {
+    pub id: SessionId,
+    runtime: Arc<Runtime>,
+    link: Box<dyn Link>,
+    next_id: u64,
+    answers: BTreeMap<u64, Result<Reply, StoreError>>,
+    pages: BTreeMap<u64, Result<Page, StoreError>>,
+    /// The epoch of the last answers.
+    pub epoch: Option<Epoch>,
+    /// Messages that were heard, in order.
+    pub messages: Vec<Message>,
+    /// How often a copy of this session was heard.
+    pub cloned: usize,
+    /// Why the link is closed.
+    pub closed: Option<StoreError>,
+}
+
+/// A runtime for links.
+pub fn runtime() -> Arc<Runtime> {
+    Arc::new(tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap())
+}
+
+impl Session {
+    pub fn connect(settings: &RedisSettings, id: &str) -> Session {
+        Session::try_connect(settings, id).unwrap()
+    }
+
+    pub fn try_connect(settings: &RedisSettings, id: &str) -> Result<Session, StoreError> {
+        let store = RedisStore::new(settings.clone())?;
+        Session::on(&runtime(), &store, id)
+    }
+
+    pub fn on(runtime: &Arc<Runtime>, store: &RedisStore, id: &str) -> Result<Session, StoreError> {
+        let id = SessionId::new(id);
+        let link = runtime.block_on(store.connect(&id))?;
+        Ok(Session {
+            id,
+            runtime: runtime.clone(),
+            link,
+            next_id: 0,
+            answers: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            epoch: None,
+            messages: Vec::new(),
+            cloned: 0,
+            closed: None,
+        })
+    }
+
+    fn take(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Answers { epoch, answers } => {
+                self.epoch = epoch.or(self.epoch.take());
+                self.answers.extend(answers);
+            }
+            LinkEvent::Message(message) => self.messages.push(message),
+            LinkEvent::Cloned => self.cloned += 1,
+            LinkEvent::Page { id, page } => {
+                self.pages.insert(id, page);
+            }
+            LinkEvent::Closed(error) => self.closed = Some(error),
+        }
+    }
+
+    /// Drives the link until something holds. Panics if it takes too long.
+    #[track_caller]
+    pub fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Session) -> Option<T>) -> T {
+        let runtime = self.runtime.clone();
+        let result = runtime.block_on(async {
+            tokio::time::timeout(SOON, async {
+                loop {
+                    if let Some(result) = done(self) {
+                        return result;
+                    }
+                    let event = poll_fn(|cx| self.link.poll_event(cx)).await;
+                    self.take(event);
+                }
+            })
+            .await
+        });
+        result.unwrap_or_else(|_| panic!("{}: {what}: {:?}", self.id, self.closed))
+    }
+
+    /// Takes in what has arrived, without waiting.
+    pub fn drain(&mut self) {
+        let runtime = self.runtime.clone();
+        runtime.block_on(async {
+            loop {
+                let event = poll_fn(|cx| match self.link.poll_event(cx) {
+                    std::task::Poll::Ready(event) => std::task::Poll::Ready(Some(event)),
+                    std::task::Poll::Pending => std::task::Poll::Ready(None),
+                });
+                match event.await {
+                    Some(event) => self.take(event),
+                    None => return,
+                }
+            }
+        });
+    }
+
+    /// Sends commands as one batch; their numbers.
+    pub fn send(&mut self, commands: Vec<Command>) -> Vec<u64> {
+        let first = self.next_id;
+        self.next_id += commands.len() as u64;
+        let calls = (first..).zip(commands).map(|(id, command)| Call { id, command });
+        self.link.send(calls.collect());
+        (first..self.next_id).collect()
+    }
+
+    /// Sends commands as one batch, and waits for their answers.
+    #[track_caller]
+    pub fn batch(&mut self, commands: Vec<Command>) -> Vec<Result<Reply, StoreError>> {
+        let ids = self.send(commands);
+        self.answers_to(&ids)
+    }
+
+    /// Waits for the answers to these.
+    #[track_caller]
+    pub fn answers_to(&mut self, ids: &[u64]) -> Vec<Result<Reply, StoreError>> {
+        self.until("answers", |session| {
+            if ids.iter().all(|id| session.answers.contains_key(id)) {
+                Some(ids.iter().filter_map(|id| session.answers.remove(id)).collect())
+            } else {
+                None
+            }
+        })
+    }
+
+    /// One command, answered.
+    #[track_caller]
+    pub fn try_ask(&mut self, command: Command) -> Result<Reply, StoreError> {
+        self.batch(vec![command]).remove(0)
+    }
+
+    /// One command, answered without an error.
+    #[track_caller]
+    pub fn ask(&mut self, command: Command) -> Reply {
+        self.try_ask(command).unwrap()
+    }
+
+    /// The next message.
+    #[track_caller]
+    pub fn message(&mut self) -> Message {
+        self.until("a message", |session| {
+            (!session.messages.is_empty()).then(|| session.messages.remove(0))
+        })
+    }
+
+    /// All names, and how many foreign keys.
+    #[track_caller]
+    pub fn list(&mut self, foreign: bool) -> (Vec<Name>, u64) {
+        let (mut names, mut foreign_keys, mut cursor) = (Vec::new(), 0, 0);
+        loop {
+            let id = self.next_id;
+            self.next_id += 1;
+            self.link.list(id, cursor, foreign);
+            let page = self.until("a page", |session| session.pages.remove(&id)).unwrap();
+            names.extend(page.names);
+            foreign_keys += page.foreign;
+            cursor = page.cursor;
+            if cursor == 0 {
+                names.sort();
+                names.dedup();
+                return (names, foreign_keys);
+            }
+        }
+    }
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub fn token(text: &str) -> Token {
+    Token::new(text.as_bytes()).unwrap()
+}
+
+/// A party with a label.
+pub fn party(label: &str) -> Arc<Party> {
+    let process = Process {
+        boot: "b-1".into(),
+        pid_namespace: 4_026_531_836,
+        time_namespace: 4_026_531_834,
+        pid: 7,
+        start: 99,
+    };
+    Arc::new(Party { label: label.into(), host: "höst".into(), processes: [process].into() })
+}
+
+/// An acquire with usual terms.
+pub fn acquire(lock: &str, by: &str, wait: Wait) -> Command {
+    Command::Acquire(Acquire {
+        name: name(lock),
+        token: token(by),
+        proof: "".into(),
+        wait,
+        lease_ms: 30_000,
+        grace_ms: 3_000,
+        floor: 0,
+        party: party(by),
+    })
+}
+
+pub fn release(lock: &str, by: &str) -> Command {
+    Command::Release { name: name(lock), token: token(by) }
+}
+
+pub fn renew(lock: &str, by: &str, lease_ms: u64) -> Command {
+    Command::Renew(Renew { name: name(lock), token: token(by), lease_ms })
+}
+
+pub fn cancel(lock: &str, by: &str) -> Command {
+    Command::Cancel { name: name(lock), token: token(by), proof: "".into() }
+}
+
+pub fn revoke(lock: &str, by: &str, delayed: bool) -> Command {
+    Command::Revoke { name: name(lock), token: token(by), session: None, delayed }
+}
+
+pub fn show(lock: &str) -> Command {
+    Command::Show { name: name(lock) }
+}
