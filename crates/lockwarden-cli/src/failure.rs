@@ -41,7 +41,7 @@ impl Failure {
     pub(crate) fn code(&self) -> Code {
         match self {
             Failure::Library(error) => match error {
-                Error::Busy { .. } | Error::TimedOut { .. } => Code::Busy,
+                Error::Busy { .. } | Error::TimedOut { .. } | Error::Guarded { .. } => Code::Busy,
                 Error::Lost { .. } | Error::ReleasedOrLost { .. } => Code::Lost,
                 Error::Store(StoreError::Invalid { .. }) | Error::Invalid(_) => Code::Usage,
                 Error::Store(_) | Error::Closed => Code::Unavailable,

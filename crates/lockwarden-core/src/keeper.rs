@@ -50,6 +50,8 @@ pub enum Loss {
     NotHeld(Absence),
     /// An operator took it away.
     Revoked,
+    /// The handle was inherited by a forked child, which holds nothing (R24).
+    Forked,
     /// Another process speaks with this session's identity: a copy of a machine or of a process
     /// image (R24).
     Cloned,

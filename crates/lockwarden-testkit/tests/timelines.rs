@@ -300,7 +300,9 @@ fn c16_an_outage_longer_than_the_lease() {
         proxy.half_open(NewConnections::Refuse);
         let began = Instant::now();
         assert_eq!(held.lost().await, Loss::LeaseEnded);
-        assert!(began.elapsed() <= MS(4_000), "{:?}", began.elapsed());
+        // The event is due 50 ms before the lease ends; a loaded machine may tell it late.
+        assert!(began.elapsed() <= MS(4_500), "{:?}", began.elapsed());
+        assert!(!held.check());
         let next = b.lock("x").wait_for(MS(6_000)).acquire().await.unwrap();
         proxy.heal();
         proxy.cut(Cut::Reset);

@@ -14,7 +14,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Error {
     /// The lock is not free, and the caller did not want to wait.
-    #[error("the lock {name} is busy: {}", Told(.told.as_ref()))]
+    #[error("the lock {name} is busy: {}", Told(.told.as_deref()))]
     Busy {
         /// The lock.
         name: Name,
@@ -22,7 +22,7 @@ pub enum Error {
         told: Option<Box<Refusal>>,
     },
     /// The wait ended before the lock was granted.
-    #[error("the lock {name} was not granted within {waited:?}: {}", Told(.told.as_ref()))]
+    #[error("the lock {name} was not granted within {waited:?}: {}", Told(.told.as_deref()))]
     TimedOut {
         /// The lock.
         name: Name,
@@ -30,6 +30,19 @@ pub enum Error {
         waited: Duration,
         /// What the store said last.
         told: Option<Box<Refusal>>,
+    },
+    /// The guard runs: the store began a new epoch, and for W (3 s) it grants nothing, because a
+    /// holder from before may still believe (R6).
+    #[error(
+        "the lock {name} is guarded: the store began anew, and grants nothing for another {:.1} s, \
+         because a holder from before may still believe",
+        left.as_secs_f64()
+    )]
+    Guarded {
+        /// The lock.
+        name: Name,
+        /// How long the guard still runs.
+        left: Duration,
     },
     /// The lock was held, and is not any more.
     #[error("the lock {name} was lost: {}", Lost(*.loss))]
@@ -64,6 +77,7 @@ impl Error {
         match self {
             Error::Busy { .. } => "busy",
             Error::TimedOut { .. } => "timed_out",
+            Error::Guarded { .. } => "guarded",
             Error::Lost { .. } => "lost",
             Error::ReleasedOrLost { .. } => "released_or_lost",
             Error::Store(StoreError::Unavailable { .. }) => "unavailable",
@@ -80,6 +94,7 @@ impl Error {
             self,
             Error::Busy { .. }
                 | Error::TimedOut { .. }
+                | Error::Guarded { .. }
                 | Error::Store(StoreError::Unavailable { .. })
         )
     }
@@ -97,6 +112,12 @@ impl Error {
 }
 
 impl StoreError {
+    /// The store answered something that no one expects of it.
+    pub(crate) fn protocol(place: String, detail: String) -> StoreError {
+        let (trouble, effect) = (Trouble::Protocol, Effect::Unknown);
+        StoreError::Unavailable { place, trouble, detail, effect }
+    }
+
     /// The connection broke, and what had not been answered may or may not have happened.
     pub(crate) fn disconnected(place: String, detail: String) -> StoreError {
         let (trouble, effect) = (Trouble::Disconnected, Effect::Unknown);
@@ -126,7 +147,7 @@ impl From<OutOfRange> for Error {
 }
 
 /// A refusal in words.
-struct Told<'a>(Option<&'a Box<Refusal>>);
+struct Told<'a>(Option<&'a Refusal>);
 
 impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -180,6 +201,7 @@ impl fmt::Display for Lost {
             Loss::NotHeld(Absence::Free) => "the store does not have it any more",
             Loss::NotHeld(Absence::Taken) => "someone else holds it now",
             Loss::NotHeld(Absence::Revoked) | Loss::Revoked => "an operator revoked it",
+            Loss::Forked => "a forked child does not hold what its parent does",
             Loss::Cloned => "another process runs with this session's identity",
         })
     }

@@ -11,6 +11,7 @@ fn errors() -> Vec<Error> {
     let errors = vec![
         Error::Busy { name: name.clone(), told: None },
         Error::TimedOut { name: name.clone(), waited: Duration::ZERO, told: None },
+        Error::Guarded { name: name.clone(), left: Duration::ZERO },
         Error::Lost { name: name.clone(), loss: Loss::LeaseEnded },
         Error::ReleasedOrLost { name },
         unavailable(Trouble::Unreachable, Effect::NotApplied),
@@ -24,6 +25,7 @@ fn errors() -> Vec<Error> {
         match error {
             Error::Busy { .. }
             | Error::TimedOut { .. }
+            | Error::Guarded { .. }
             | Error::Lost { .. }
             | Error::ReleasedOrLost { .. }
             | Error::Store(

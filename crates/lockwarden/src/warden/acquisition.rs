@@ -76,3 +76,12 @@ pub(super) struct Leaving {
     /// It was lost before it was released.
     pub(super) lost: Option<Loss>,
 }
+
+impl Wait {
+    /// Tells the caller, who may show it to people.
+    pub(super) fn report(&self) {
+        if let Some(report) = &self.report {
+            report.send_replace(self.told.clone());
+        }
+    }
+}

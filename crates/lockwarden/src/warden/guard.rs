@@ -25,13 +25,20 @@ pub struct Guard {
     name: Name,
     token: Token,
     fence: u64,
+    least_lease_ms: u64,
     released: bool,
 }
 
 impl Guard {
-    pub(super) fn new(shared: Arc<Shared>, id: HandleId, name: Name, token: Token) -> Guard {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        id: HandleId,
+        name: Name,
+        token: Token,
+        least_lease_ms: u64,
+    ) -> Guard {
         let fence = shared.state().acquisition(id).map_or(0, |it| it.fence);
-        Guard { shared, id, name, token, fence, released: false }
+        Guard { shared, id, name, token, fence, least_lease_ms, released: false }
     }
 
     /// The lock's name.
@@ -56,24 +63,21 @@ impl Guard {
     /// local and cheap; ask it before each step, rather than remembering it.
     #[must_use]
     pub fn check(&self) -> bool {
-        self.shared.is_ours() && self.shared.state().keeper.check(self.id, clock::now_us())
+        self.shared.ours().is_ok_and(|state| state.keeper.check(self.id, clock::now_us()))
     }
 
     /// What can be relied on now. `check()` may be false while the handle is at risk, and true
     /// again after the next renewal; lost is final (G8).
     #[must_use]
     pub fn state(&self) -> State {
-        if !self.shared.is_ours() {
-            return State::Lost(Loss::Cloned);
-        }
         // Deadlines decide, not timers: the machine may have slept (R20).
-        self.shared.state().handle_state(self.id)
+        self.shared.ours().map_or(State::Lost(Loss::Forked), |state| state.handle_state(self.id))
     }
 
     /// How much is left of the last acknowledged lease, less the safety margin of 1 % and 10 ms.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let end_us = self.shared.state().keeper.lease_end_us(self.id);
+        let end_us = self.shared.ours().map_or(0, |state| state.keeper.lease_end_us(self.id));
         Duration::from_micros(end_us.saturating_sub(clock::now_us()))
     }
 
@@ -82,7 +86,7 @@ impl Guard {
     /// else may hold the lock.
     #[must_use]
     pub fn must_stop_in(&self) -> Duration {
-        let stop_us = self.shared.state().keeper.stop_by_us(self.id);
+        let stop_us = self.shared.ours().map_or(0, |state| state.keeper.stop_by_us(self.id));
         Duration::from_micros(stop_us.saturating_sub(clock::now_us()))
     }
 
@@ -100,7 +104,9 @@ impl Guard {
     /// Ends when the state is another than `seen`, and says which.
     pub async fn changed(&self, seen: State) -> State {
         poll_fn(|cx| {
-            let mut shared = self.shared.state();
+            let Ok(mut shared) = self.shared.ours() else {
+                return Poll::Ready(State::Lost(Loss::Forked));
+            };
             let state = shared.handle_state(self.id);
             if state != seen {
                 return Poll::Ready(state);
@@ -119,9 +125,9 @@ impl Guard {
     /// range, [`Error::Store`] if the store does not answer.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let given_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-        let lease_ms = limits::lease(given_ms, limits::MIN_LEASE_MS)?;
+        let lease_ms = limits::lease(given_ms, self.least_lease_ms)?;
         let (reply, answer) = oneshot::channel();
-        self.shared.state().extend(self.id, lease_ms, reply);
+        self.shared.ours()?.extend(self.id, lease_ms, reply);
         match tokio::time::timeout(RELEASE_PATIENCE, answer).await {
             Ok(answer) => answer.unwrap_or(Err(Error::Closed)),
             Err(_) => Err(Error::Store(self.shared.no_answer())),
@@ -135,12 +141,9 @@ impl Guard {
     /// [`Error::ReleasedOrLost`] where the store cannot tell. [`Error::Store`] if it did not answer
     /// within 5 s: the release is tried on in the background while the lease lasts.
     pub async fn release(mut self) -> Result<(), Error> {
-        if !self.shared.is_ours() {
-            return Err(Error::Closed);
-        }
         let (reply, answer) = oneshot::channel();
+        self.shared.ours()?.leave(self.id, Some(reply));
         self.released = true;
-        self.shared.state().leave(self.id, Some(reply));
         match tokio::time::timeout(RELEASE_PATIENCE, answer).await {
             Ok(answer) => answer.unwrap_or(Err(Error::Closed)),
             Err(_) => Err(Error::Store(self.shared.no_answer())),
@@ -150,8 +153,10 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.released && self.shared.is_ours() {
-            self.shared.state().leave(self.id, None);
+        if !self.released
+            && let Ok(mut state) = self.shared.ours()
+        {
+            state.leave(self.id, None);
         }
     }
 }

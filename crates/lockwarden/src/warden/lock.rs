@@ -126,17 +126,21 @@ impl Lock {
     /// [`Error::Busy`] without a wait, [`Error::TimedOut`] with one; [`Error::Store`] if the store
     /// could not be asked; [`Error::Invalid`] for a value out of its range.
     pub async fn acquire(&self) -> Result<Guard, Error> {
-        if !self.shared.is_ours() {
-            return Err(Error::Closed);
-        }
         let (ask, keeping) = self.ask()?;
         let (name, token) = (ask.name.clone(), ask.token.clone());
-        let (id, answer) = self.shared.state().begin(ask, keeping, self.report.clone())?;
+        let (id, answer) = self.shared.ours()?.begin(ask, keeping, self.report.clone())?;
         let unfinished = Unfinished { shared: &self.shared, id };
         let result = answer.await;
         std::mem::forget(unfinished);
         let id = result.map_err(|_| Error::Closed)??;
-        Ok(Guard::new(self.shared.clone(), id, name, token))
+        Ok(Guard::new(self.shared.clone(), id, name, token, self.least_lease_ms()))
+    }
+
+    fn least_lease_ms(&self) -> u64 {
+        match self.drop_in {
+            None => limits::MIN_LEASE_MS,
+            Some(_) => limits::MIN_DROP_IN_LEASE_MS,
+        }
     }
 
     /// Checks all values.
@@ -146,11 +150,7 @@ impl Lock {
             None => (random::token()?, String::new()),
             Some(value) => (Token::new(value)?, random::hex()?),
         };
-        let least_ms = match self.drop_in {
-            None => limits::MIN_LEASE_MS,
-            Some(_) => limits::MIN_DROP_IN_LEASE_MS,
-        };
-        let lease_ms = limits::lease(ms(self.lease), least_ms)?;
+        let lease_ms = limits::lease(ms(self.lease), self.least_lease_ms())?;
         let grace_ms = limits::grace(ms(self.grace))?;
         let wait = match self.wait {
             Ok(Wait::For(ms)) => Wait::For(limits::wait(ms)?),
@@ -185,8 +185,8 @@ struct Unfinished<'a> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if self.shared.is_ours() {
-            self.shared.state().give_up(self.id);
+        if let Ok(mut state) = self.shared.ours() {
+            state.give_up(self.id);
         }
     }
 }

@@ -13,10 +13,13 @@
 //! ```
 
 mod acquisition;
+mod answers;
 mod driver;
 mod guard;
 mod lock;
+mod outbox;
 mod state;
+mod timing;
 mod watching;
 
 pub use acquisition::Waiting;
@@ -167,7 +170,7 @@ impl Warden {
     pub async fn show(&self, name: &str) -> Result<LockView, Error> {
         match self.ask(Command::Show { name: Name::new(name)? }).await? {
             Reply::Shown(view) => Ok(*view),
-            other => Err(unexpected(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -190,24 +193,26 @@ impl Warden {
                 let loss = lockwarden_core::keeper::Loss::NotHeld(absence);
                 Err(Error::Lost { name, loss })
             }
-            Reply::Guarded { guard_ms, .. } => Err(Error::Invalid(format!(
-                "nothing is revoked with a delay during the guard after a new epoch, which still \
-                 runs for {guard_ms} ms; revoke it undelayed, or later"
-            ))),
-            other => Err(unexpected(&other)),
+            Reply::Guarded { guard_ms, .. } => {
+                Err(Error::Guarded { name, left: Duration::from_millis(guard_ms) })
+            }
+            other => Err(self.unexpected(&other)),
         }
     }
 
     /// One page of the names that hold anything, from `cursor` on (0: the first page).
     pub async fn page(&self, cursor: u64, foreign: bool) -> Result<Page, Error> {
-        let receiver = self.shared.state().list(cursor, foreign);
+        let receiver = self.shared.ours()?.list(cursor, foreign);
         answer(&self.shared, receiver).await
     }
 
     /// Releases everything, gives up all waiting, and ends. Waits for the store's acknowledgement,
     /// 3 s at most.
     pub async fn close(self) {
-        self.shared.state().close();
+        match self.shared.ours() {
+            Ok(mut state) => state.close(),
+            Err(_) => return,
+        }
         std::future::poll_fn(|cx| {
             let mut state = self.shared.state();
             if state.ended {
@@ -225,8 +230,12 @@ impl Warden {
         self.shared.store.place()
     }
 
+    fn unexpected(&self, reply: &Reply) -> Error {
+        StoreError::protocol(self.place(), format!("it answered {reply:?}")).into()
+    }
+
     async fn ask(&self, command: Command) -> Result<Reply, Error> {
-        let receiver = self.shared.state().ask(command);
+        let receiver = self.shared.ours()?.ask(command);
         answer(&self.shared, receiver).await
     }
 }
@@ -243,14 +252,15 @@ async fn answer<T>(
     }
 }
 
-fn unexpected(reply: &Reply) -> Error {
-    Error::Store(StoreError::Invalid { detail: format!("the store answered {reply:?}") })
-}
-
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // State is changed in small steps that do not panic; what a panicking thread left is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, for a call of a user: refused in a forked child.
+    fn ours(&self) -> Result<MutexGuard<'_, State>, Error> {
+        if self.is_ours() { Ok(self.state()) } else { Err(Error::Closed) }
     }
 
     /// Is this the process that connected? A forked child holds nothing, and must not even wait for

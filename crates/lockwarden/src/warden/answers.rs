@@ -1,0 +1,364 @@
+//! What the store says, and what follows from it.
+
+use super::{
+    acquisition::{Phase, Waiting},
+    outbox::Purpose,
+    state::State,
+    timing::{FIRST_MARGIN_MS, RETRY_US},
+};
+use crate::{
+    clock,
+    error::{Error, StoreError},
+    random,
+};
+use lockwarden_core::{
+    Command, Epoch, Message, Name, Reply, Token,
+    command::{self, Absence, HolderView, Reason, Refusal},
+    keeper::{Acknowledged, HandleId, Loss, State as Belief},
+};
+use std::time::Duration;
+
+impl State {
+    /// Calls were answered, all in one epoch.
+    pub(super) fn answered(
+        &mut self,
+        epoch: Option<&Epoch>,
+        answers: Vec<(u64, Result<Reply, StoreError>)>,
+    ) {
+        let now_us = clock::now_us();
+        if let Some(epoch) = epoch {
+            self.epoch_seen(now_us, epoch);
+        }
+        for (call, answer) in answers {
+            let Some(sent) = self.sent.remove(&call) else { continue };
+            if matches!(answer, Ok(Reply::Stale)) {
+                self.mend = Some("the server runs anew".into());
+            }
+            if matches!(answer, Ok(Reply::Unsubscribed)) {
+                self.keeper.unsubscribed();
+            }
+            match sent.purpose {
+                Purpose::Beat => self.beat_answered(now_us, sent.beat, epoch, answer),
+                Purpose::Acquire(id) => {
+                    self.acquire_answered(now_us, id, sent.sent_us, epoch, answer)
+                }
+                Purpose::Renew(id, _) => {
+                    self.renew_answered(now_us, id, sent.sent_us, epoch, answer)
+                }
+                Purpose::Leave(id) => self.leave_answered(now_us, id, answer),
+                Purpose::Disown(..) => {}
+                Purpose::TakeOver(_, Some(id)) => self.push(Purpose::Acquire(id)),
+                Purpose::TakeOver(_, None) => {}
+                Purpose::Ask(_, reply) => drop(reply.send(answer)),
+            }
+        }
+    }
+
+    /// The store told us something that we had not asked for.
+    pub(super) fn message(&mut self, message: Message) {
+        let now_us = clock::now_us();
+        match message {
+            Message::Grant { name, token, fence, lease_ms, epoch, first } => {
+                self.epoch_seen(now_us, &epoch);
+                self.granted_by_message(now_us, &name, token, fence, lease_ms, &epoch);
+                if let Some(first) = first {
+                    self.first(now_us, &name, &first, None);
+                }
+            }
+            Message::First { name, token, holder } => {
+                self.first(now_us, &name, &token, Some(*holder));
+            }
+            Message::Asking { name, token } => {
+                let wanted = self
+                    .id_of(&name, &token)
+                    .is_some_and(|id| !matches!(self.keeper.state(id), Some(Belief::Lost(_))));
+                if !wanted {
+                    self.push(Purpose::Disown(name, token));
+                }
+            }
+            Message::Revoked { name, token, .. } => {
+                if let Some(id) = self.id_of(&name, &token) {
+                    self.keeper.lost(id, Loss::Revoked);
+                }
+            }
+        }
+    }
+
+    /// We are a copy of another session: nothing here is ours (R24).
+    pub(super) fn copied(&mut self) {
+        self.keeper.all_lost(Loss::Cloned);
+        self.cloned = true;
+        self.mend = Some("another process runs with this session's identity".into());
+    }
+
+    pub(super) fn epoch_seen(&mut self, now_us: u64, epoch: &Epoch) {
+        if self.keeper.epoch_seen(now_us, epoch) && self.ready {
+            // Tickets went with the epoch before: ask for all of it again, at once (R23).
+            let ids: Vec<HandleId> = self.acquisitions.keys().copied().collect();
+            for id in ids {
+                if self.acquisitions[&id].phase != Phase::Leaving {
+                    self.send_again(id);
+                }
+            }
+        }
+    }
+
+    pub(super) fn beat_answered(
+        &mut self,
+        now_us: u64,
+        beat: u64,
+        epoch: Option<&Epoch>,
+        answer: Result<Reply, StoreError>,
+    ) {
+        match (answer, epoch) {
+            (Ok(Reply::Beat { now_us: server_us, subscribers, .. }), Some(epoch)) => {
+                self.keeper.beat_heard(now_us, beat, epoch, server_us, subscribers);
+                self.ready |= subscribers > 0;
+            }
+            (Err(error), _) => {
+                // A read-only or overloaded server answers, but nothing follows from it: the beat
+                // counts as unanswered, belief ends by itself, and after W the link is made anew.
+                // New work goes all the same, and hears the trouble in the server's own words.
+                tracing::debug!(%error, "the store refuses the beat");
+                self.ready = true;
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn acquire_answered(
+        &mut self,
+        now_us: u64,
+        id: HandleId,
+        sent_us: u64,
+        epoch: Option<&Epoch>,
+        answer: Result<Reply, StoreError>,
+    ) {
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        // Held: a recheck crossed the grant. Leaving: what follows on the link undoes it.
+        if matches!(acquisition.phase, Phase::Held | Phase::Leaving) {
+            return;
+        }
+        let Some(wait) = &mut acquisition.wait else { return };
+        match answer {
+            Ok(Reply::Granted { fence, lease_ms }) => {
+                let Some(epoch) = epoch.cloned() else { return };
+                acquisition.fence = fence;
+                let said = Acknowledged { sent_us, lease_ms, epoch };
+                self.keeper.granted(now_us, id, acquisition.keeping, said);
+                self.deliver(id);
+            }
+            Ok(Reply::Refused(refusal)) => {
+                wait.told = Waiting { told: Some(refusal.clone()), trouble: None };
+                wait.report();
+                if acquisition.ask.wait == command::Wait::No {
+                    self.refused(id, refusal);
+                } else {
+                    acquisition.phase = Phase::Queued;
+                    wait.position = refusal.position;
+                    let name = acquisition.ask.name.clone();
+                    self.watching.holder(&name, refusal.holder.as_ref());
+                    self.plan_recheck(now_us, id, &refusal);
+                }
+            }
+            Ok(Reply::Guarded { guard_ms, .. }) => {
+                self.recheck_at(id, now_us + (guard_ms + FIRST_MARGIN_MS) * 1_000);
+            }
+            Ok(Reply::More) => self.push(Purpose::Acquire(id)),
+            // The link is mended, and then it is sent again.
+            Ok(Reply::Unsubscribed | Reply::Stale) => {}
+            Ok(Reply::FloorAhead { now_us: server_us }) => {
+                let floor = acquisition.ask.floor.max(self.floor);
+                let rule = "must not be a day ahead of the store's clock";
+                self.fail(id, Error::Invalid(format!("the fence {floor} {rule} ({server_us} µs)")));
+            }
+            Ok(Reply::NotALock) => {
+                let name = acquisition.ask.name.clone();
+                let rule = "is no lock: it holds a value of another type";
+                self.fail(id, Error::Invalid(format!("the key of the lock {name} {rule}")));
+            }
+            Ok(other) => {
+                let detail = format!("an acquire was answered {other:?}");
+                let place = self.watching.place.clone();
+                self.fail(id, Error::Store(StoreError::protocol(place, detail)));
+            }
+            Err(error @ StoreError::Unavailable { .. })
+                if acquisition.ask.wait != command::Wait::No =>
+            {
+                // The trouble may pass within the wait: try again, and keep the last words.
+                wait.told.trouble = Some(error);
+                wait.report();
+                let pause_us = RETRY_US + random::below(RETRY_US);
+                self.recheck_at(id, now_us + pause_us);
+            }
+            Err(error) => self.fail(id, Error::Store(error)),
+        }
+    }
+
+    /// A caller that does not wait was refused. If the holder has died on this machine, the lock is
+    /// taken over first, once.
+    pub(super) fn refused(&mut self, id: HandleId, refusal: Refusal) {
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        let name = acquisition.ask.name.clone();
+        if let Some(wait) = &mut acquisition.wait
+            && !std::mem::replace(&mut wait.took_over, true)
+            && let Some(holder) = refusal.holder.as_ref()
+            && let Some(session) = self.watching.died(holder)
+        {
+            let token = holder.token.clone();
+            let command = Command::Revoke { name, token, session: Some(session), delayed: false };
+            self.push(Purpose::TakeOver(command, Some(id)));
+            return;
+        }
+        let error = match refusal.reason {
+            Reason::Held => Error::Busy { name, told: Some(Box::new(refusal)) },
+            Reason::Guard { guard_ms } => {
+                Error::Guarded { name, left: Duration::from_millis(guard_ms) }
+            }
+        };
+        self.finish(id, Err(error));
+        // It left no ticket, so there is nothing to cancel.
+        self.forget(id);
+    }
+
+    pub(super) fn renew_answered(
+        &mut self,
+        now_us: u64,
+        id: HandleId,
+        sent_us: u64,
+        epoch: Option<&Epoch>,
+        answer: Result<Reply, StoreError>,
+    ) {
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        if acquisition.phase == Phase::Leaving {
+            return;
+        }
+        let confirming = acquisition.phase == Phase::Confirming;
+        match answer {
+            Ok(Reply::Renewed { lease_ms }) => {
+                let Some(epoch) = epoch.cloned() else { return };
+                for (wanted_ms, reply) in std::mem::take(&mut acquisition.extends) {
+                    if wanted_ms == lease_ms {
+                        let _ = reply.send(Ok(()));
+                    } else {
+                        acquisition.extends.push((wanted_ms, reply));
+                    }
+                }
+                let said = Acknowledged { sent_us, lease_ms, epoch };
+                if confirming {
+                    self.keeper.granted(now_us, id, acquisition.keeping, said);
+                    self.deliver(id);
+                } else {
+                    self.keeper.renewed(now_us, id, said);
+                }
+            }
+            Ok(Reply::Guarded { guard_ms, .. }) if confirming => {
+                self.recheck_at(id, now_us + (guard_ms + FIRST_MARGIN_MS) * 1_000);
+            }
+            Ok(Reply::Guarded { lease_ms, guard_ms }) => {
+                self.keeper.guarded(now_us, id, sent_us, lease_ms, guard_ms);
+            }
+            Ok(Reply::NotHeld(absence)) if confirming => {
+                // The grant was over before we could believe in it: queue anew, as if refused.
+                tracing::debug!(?absence, "a grant by message was over before it was confirmed");
+                self.send_again(id);
+            }
+            Ok(Reply::NotHeld(absence)) => {
+                self.keeper.lost(id, Loss::NotHeld(absence));
+                self.end_extends(id, Loss::NotHeld(absence));
+            }
+            // Trouble: soon again.
+            _ if confirming => self.recheck_at(id, now_us + RETRY_US),
+            _ => self.keeper.renewal_failed(now_us, id),
+        }
+    }
+
+    pub(super) fn leave_answered(
+        &mut self,
+        now_us: u64,
+        id: HandleId,
+        answer: Result<Reply, StoreError>,
+    ) {
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        let Some(leaving) = &mut acquisition.leaving else { return };
+        let name = acquisition.ask.name.clone();
+        let result = match answer {
+            Ok(Reply::Released | Reply::Cancelled { .. }) => match leaving.lost {
+                Some(loss) => Err(Error::Lost { name, loss }),
+                None => Ok(()),
+            },
+            Ok(Reply::NotHeld(absence)) => match leaving.lost {
+                Some(loss) => Err(Error::Lost { name, loss }),
+                // An earlier one did it (R31).
+                None if leaving.repeated && leaving.checked && now_us < leaving.until_us => Ok(()),
+                None if leaving.repeated => Err(Error::ReleasedOrLost { name }),
+                None => Err(Error::Lost { name, loss: Loss::NotHeld(absence) }),
+            },
+            Ok(Reply::NotALock) => Err(Error::Lost { name, loss: Loss::NotHeld(Absence::Taken) }),
+            // Sent again with the next link, or after the trouble, while there is something left.
+            Ok(_) | Err(StoreError::Unavailable { .. }) => {
+                leaving.repeated = true;
+                let again_us = now_us + RETRY_US;
+                if again_us < leaving.until_us {
+                    self.timers.insert((again_us, id));
+                    if let Some(old_us) = self.timer_of.insert(id, again_us) {
+                        self.timers.remove(&(old_us, id));
+                    }
+                }
+                return;
+            }
+            Err(error) => Err(Error::Store(error)),
+        };
+        self.left(id, result);
+    }
+
+    pub(super) fn granted_by_message(
+        &mut self,
+        now_us: u64,
+        name: &Name,
+        token: Token,
+        fence: u64,
+        lease_ms: u64,
+        epoch: &Epoch,
+    ) {
+        let Some(id) = self.id_of(name, &token) else {
+            return self.push(Purpose::Disown(name.clone(), token));
+        };
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        if !matches!(acquisition.phase, Phase::Asking | Phase::Queued) {
+            return;
+        }
+        acquisition.fence = fence;
+        let keeping = acquisition.keeping;
+        if self.keeper.granted_by_message(now_us, id, keeping, lease_ms, epoch) {
+            self.deliver(id);
+        } else {
+            acquisition.phase = Phase::Confirming;
+            let lease_ms = keeping.lease_ms;
+            self.push(Purpose::Renew(id, lease_ms));
+        }
+    }
+
+    /// A ticket of ours is the first of its queue now.
+    pub(super) fn first(
+        &mut self,
+        now_us: u64,
+        name: &Name,
+        token: &Token,
+        holder: Option<HolderView>,
+    ) {
+        let Some(id) = self.id_of(name, token) else { return };
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        if !matches!(acquisition.phase, Phase::Asking | Phase::Queued) {
+            return;
+        }
+        let Some(wait) = &mut acquisition.wait else { return };
+        wait.position = Some(0);
+        let reason = Reason::Held;
+        let refusal = Refusal { reason, holder: holder.clone(), position: Some(0) };
+        wait.told = Waiting { told: Some(refusal.clone()), trouble: None };
+        wait.report();
+        self.watching.holder(name, holder.as_ref());
+        self.plan_recheck(now_us, id, &refusal);
+    }
+}

@@ -1,0 +1,176 @@
+//! What must be sent, in order, and what was sent and not yet answered.
+
+use super::acquisition::Phase;
+use super::state::{Listing, State};
+use crate::{
+    clock,
+    error::{Effect, StoreError},
+};
+use lockwarden_core::{
+    Command, Name, Reply, Token,
+    command::{self, Renew},
+    keeper::HandleId,
+};
+use std::collections::VecDeque;
+use tokio::sync::oneshot;
+
+/// What a command on its way is for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    Beat,
+    Acquire(HandleId),
+    Renew(HandleId, u64),
+    Leave(HandleId),
+    /// Someone asked about a token that nobody here wants (R16).
+    Disown(Name, Token),
+    /// Proof of death (R32), and for whom it was found out.
+    TakeOver(Command, Option<HandleId>),
+    /// A question of the caller.
+    Ask(Command, oneshot::Sender<Result<Reply, StoreError>>),
+}
+
+/// A call on the link.
+pub(super) struct Sent {
+    pub(super) purpose: Purpose,
+    pub(super) sent_us: u64,
+    /// The number of the beat, if it is one.
+    pub(super) beat: u64,
+}
+
+impl State {
+    /// The pages that were asked for, once the link is ready.
+    pub(super) fn take_listings(&mut self) -> Vec<Listing> {
+        if self.ready { std::mem::take(&mut self.listings) } else { Vec::new() }
+    }
+
+    /// A link stands. Beat, renew, then send again what was not answered (R7).
+    pub(super) fn link_up(&mut self) {
+        self.down = None;
+        self.mend = None;
+        self.ready = false;
+        self.keeper.link_up(clock::now_us());
+        // Questions that were not sent keep their turn; all else is asked for anew, in the order
+        // in which it came.
+        self.outbox.retain(|purpose| matches!(purpose, Purpose::Ask(..) | Purpose::TakeOver(..)));
+        let ids: Vec<HandleId> = self.acquisitions.keys().copied().collect();
+        for id in ids {
+            self.send_again(id);
+        }
+    }
+
+    /// The link is gone; what it had not answered may or may not have happened.
+    pub(super) fn link_down(&mut self, error: StoreError) {
+        self.keeper.link_down();
+        self.ready = false;
+        for (_, sent) in std::mem::take(&mut self.sent) {
+            if let Purpose::Ask(_, reply) = sent.purpose {
+                let _ = reply.send(Err(error.clone().with_effect(Effect::Unknown)));
+            }
+        }
+        for acquisition in self.acquisitions.values_mut() {
+            if let Some(wait) = &mut acquisition.wait {
+                wait.told.trouble = Some(error.clone());
+                wait.report();
+            }
+        }
+        self.down = Some(error);
+    }
+
+    /// Takes what may be sent now, at most `most` calls, and counts it as sent at this moment.
+    pub(super) fn take_calls(&mut self, most: usize) -> Vec<(u64, Command)> {
+        let now_us = clock::now_us();
+        let mut calls = Vec::new();
+        let mut later = VecDeque::new();
+        while calls.len() < most
+            && let Some(purpose) = self.outbox.pop_front()
+        {
+            if !self.ready && !matches!(purpose, Purpose::Beat | Purpose::Renew(..)) {
+                later.push_back(purpose);
+                continue;
+            }
+            let Some(command) = self.command(&purpose, now_us) else { continue };
+            let beat = match purpose {
+                Purpose::Beat => self.keeper.beat_sent(now_us),
+                _ => 0,
+            };
+            let call = self.next_call;
+            self.next_call += 1;
+            self.sent.insert(call, Sent { purpose, sent_us: now_us, beat });
+            calls.push((call, command));
+        }
+        while let Some(purpose) = later.pop_back() {
+            self.outbox.push_front(purpose);
+        }
+        calls
+    }
+
+    /// Is anything waiting to be sent that may be sent now?
+    pub(super) fn has_calls(&self) -> bool {
+        self.outbox.iter().any(|it| self.ready || matches!(it, Purpose::Beat | Purpose::Renew(..)))
+    }
+
+    /// Sends whatever an acquisition needs again: the same commands, with the same token (G6).
+    pub(super) fn send_again(&mut self, id: HandleId) {
+        if !self.is_known_to_store(id) {
+            return;
+        }
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        match acquisition.phase {
+            // Renewed by the keeper.
+            Phase::Held => {}
+            Phase::Leaving => {
+                if let Some(leaving) = &mut acquisition.leaving {
+                    leaving.repeated = true;
+                }
+                self.push(Purpose::Leave(id));
+            }
+            Phase::Asking | Phase::Queued | Phase::Confirming => {
+                acquisition.phase = Phase::Asking;
+                self.push(Purpose::Acquire(id));
+            }
+        }
+    }
+
+    pub(super) fn push(&mut self, purpose: Purpose) {
+        self.outbox.push_back(purpose);
+        self.wake();
+    }
+
+    /// The command of a purpose, as of now; none: it is moot.
+    pub(super) fn command(&self, purpose: &Purpose, now_us: u64) -> Option<Command> {
+        match purpose {
+            Purpose::Beat => Some(Command::Beat),
+            Purpose::Acquire(id) => {
+                let acquisition = self.acquisitions.get(id)?;
+                let wait = acquisition.wait.as_ref()?;
+                let mut ask = acquisition.ask.clone();
+                ask.floor = ask.floor.max(self.floor);
+                if let (command::Wait::For(_), Some(deadline_us)) = (ask.wait, wait.deadline_us) {
+                    ask.wait = command::Wait::For(deadline_us.saturating_sub(now_us) / 1_000);
+                }
+                Some(Command::Acquire(ask))
+            }
+            Purpose::Renew(id, lease_ms) => {
+                let acquisition = self.acquisitions.get(id)?;
+                if acquisition.phase == Phase::Leaving {
+                    return None;
+                }
+                let (name, token) = (acquisition.ask.name.clone(), acquisition.ask.token.clone());
+                Some(Command::Renew(Renew { name, token, lease_ms: *lease_ms }))
+            }
+            Purpose::Leave(id) => {
+                let acquisition = self.acquisitions.get(id)?;
+                let (name, token) = (acquisition.ask.name.clone(), acquisition.ask.token.clone());
+                Some(if acquisition.leaving.as_ref()?.release {
+                    Command::Release { name, token }
+                } else {
+                    Command::Cancel { name, token, proof: acquisition.ask.proof.clone() }
+                })
+            }
+            Purpose::Disown(name, token) => {
+                Some(Command::Release { name: name.clone(), token: token.clone() })
+            }
+            Purpose::TakeOver(command, _) | Purpose::Ask(command, _) => Some(command.clone()),
+        }
+    }
+}

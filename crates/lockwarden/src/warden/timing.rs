@@ -1,0 +1,168 @@
+//! What time brings: beats and renewals, rechecks, the end of waits.
+
+use super::{outbox::Purpose, state::State};
+use crate::{
+    clock,
+    error::{Effect, Error, StoreError, Trouble},
+    random,
+};
+use lockwarden_core::{
+    Command,
+    command::{self, Reason, Refusal},
+    keeper::{Action, HandleId, Loss, Mend},
+};
+use std::collections::BTreeSet;
+
+/// The pause before a command that met passing trouble is sent again.
+pub(super) const RETRY_US: u64 = 100_000;
+/// Fronts of a queue look again a little after the lease should have ended (R17).
+pub(super) const FIRST_MARGIN_MS: u64 = 5;
+const SECOND_MARGIN_MS: u64 = 20;
+const FIRST_RECHECK_MS: u64 = 1_000;
+const SECOND_RECHECK_MS: u64 = 3_000;
+const OTHER_RECHECK_MS: u64 = 10_000;
+
+impl State {
+    /// Does everything that is due; says what to wake, and when to come back at the latest.
+    pub(super) fn tick(&mut self) -> Option<u64> {
+        let now_us = clock::now_us();
+        while let Some(action) = self.keeper.poll(now_us) {
+            match action {
+                Action::Beat => {
+                    self.outbox.push_front(Purpose::Beat);
+                    // Counted as sent when it is taken; until then do not ask for another.
+                    break;
+                }
+                Action::Renew(ids) => {
+                    for (id, lease_ms) in ids {
+                        self.outbox.push_back(Purpose::Renew(id, lease_ms));
+                    }
+                }
+                Action::Mend(mend) => self.mend = Some(describe(mend).into()),
+                Action::Changed(id, state) => self.changed(id, state),
+            }
+        }
+        while let Some(&(at_us, id)) = self.timers.first().filter(|(at_us, _)| *at_us <= now_us) {
+            self.timers.remove(&(at_us, id));
+            self.timer_of.remove(&id);
+            self.timer(now_us, id);
+        }
+        for (processes, holders) in self.watching.take_dead() {
+            tracing::info!(?processes, "holders have died: taking over");
+            for holder in holders {
+                let command = Command::Revoke {
+                    name: holder.name,
+                    token: holder.token,
+                    session: Some(holder.session),
+                    delayed: false,
+                };
+                self.outbox.push_back(Purpose::TakeOver(command, None));
+            }
+        }
+        let timer = self.timers.first().map(|(at_us, _)| *at_us);
+        [self.keeper.deadline_us(), timer].into_iter().flatten().min()
+    }
+
+    /// When to look again after a refusal (R17). Only the front waiter of a name in this process
+    /// does: the others' turn comes through it.
+    pub(super) fn plan_recheck(&mut self, now_us: u64, id: HandleId, refusal: &Refusal) {
+        let Some(acquisition) = self.acquisitions.get(&id) else { return };
+        let ours = self.waiting.get(&acquisition.ask.name);
+        if ours.and_then(BTreeSet::first) != Some(&id) {
+            return self.recheck_at(id, 0);
+        }
+        let ttl_ms = refusal.holder.as_ref().and_then(|holder| holder.ttl_ms).unwrap_or(u64::MAX);
+        let after = |margin_ms: u64, most_ms: u64| ttl_ms.saturating_add(margin_ms).min(most_ms);
+        let after_ms = match (refusal.reason, refusal.position) {
+            (Reason::Guard { guard_ms }, _) => guard_ms + FIRST_MARGIN_MS,
+            (_, Some(0)) | (_, None) => after(FIRST_MARGIN_MS, FIRST_RECHECK_MS),
+            (_, Some(1)) => after(SECOND_MARGIN_MS, SECOND_RECHECK_MS),
+            _ => after(SECOND_MARGIN_MS + random::below(1_000), OTHER_RECHECK_MS),
+        };
+        self.recheck_at(id, now_us + after_ms.max(1) * 1_000);
+    }
+
+    pub(super) fn recheck_at(&mut self, id: HandleId, at_us: u64) {
+        if let Some(acquisition) = self.acquisitions.get_mut(&id)
+            && let Some(wait) = &mut acquisition.wait
+        {
+            wait.recheck_us = at_us;
+            self.set_timer(id);
+        }
+    }
+
+    pub(super) fn set_timer(&mut self, id: HandleId) {
+        let at_us = self.acquisitions.get(&id).and_then(|acquisition| {
+            match (&acquisition.wait, &acquisition.leaving) {
+                (_, Some(leaving)) => Some(leaving.until_us),
+                (Some(wait), None) => {
+                    let recheck_us = Some(wait.recheck_us).filter(|at_us| *at_us > 0);
+                    wait.deadline_us.into_iter().chain(recheck_us).min()
+                }
+                (None, None) => None,
+            }
+        });
+        let old_us = match at_us {
+            Some(at_us) => self.timer_of.insert(id, at_us),
+            None => self.timer_of.remove(&id),
+        };
+        if old_us == at_us {
+            return;
+        }
+        if let Some(old_us) = old_us {
+            self.timers.remove(&(old_us, id));
+        }
+        if let Some(at_us) = at_us {
+            self.timers.insert((at_us, id));
+        }
+    }
+
+    pub(super) fn timer(&mut self, now_us: u64, id: HandleId) {
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        if let Some(leaving) = &acquisition.leaving {
+            if now_us >= leaving.until_us {
+                // The lease is over: nothing is left that could be released.
+                let name = acquisition.ask.name.clone();
+                let loss = leaving.lost.unwrap_or(Loss::LeaseEnded);
+                self.left(id, Err(Error::Lost { name, loss }));
+            } else {
+                self.set_timer(id);
+                self.push(Purpose::Leave(id));
+            }
+            return;
+        }
+        let Some(wait) = &mut acquisition.wait else { return };
+        if wait.deadline_us.is_some_and(|at_us| now_us >= at_us) {
+            let name = acquisition.ask.name.clone();
+            let waited = std::time::Duration::from_micros(now_us - wait.began_us);
+            let trouble = wait.told.trouble.take().or_else(|| self.down.clone());
+            let error = match (trouble, acquisition.ask.wait) {
+                (Some(error), _) => Error::Store(error),
+                (None, command::Wait::No) => Error::Store(StoreError::Unavailable {
+                    place: self.watching.place.clone(),
+                    trouble: Trouble::Disconnected,
+                    detail: format!("no answer within {waited:?}"),
+                    effect: Effect::Unknown,
+                }),
+                (None, _) => {
+                    Error::TimedOut { name, waited, told: wait.told.told.take().map(Box::new) }
+                }
+            };
+            self.fail(id, error);
+        } else {
+            wait.recheck_us = 0;
+            self.set_timer(id);
+            if self.ready {
+                self.push(Purpose::Acquire(id));
+            }
+        }
+    }
+}
+
+fn describe(mend: Mend) -> &'static str {
+    match mend {
+        Mend::BeatUnanswered => "a heartbeat stayed without an answer",
+        Mend::Unsubscribed => "the subscription is gone",
+        Mend::ClockJumped => "the server's clock jumped",
+    }
+}
