@@ -1,5 +1,6 @@
 //! R4 to R6 on every server: after a restart, a flush or a promotion nothing is granted while a
 //! holder from before may still believe; and nobody waits where nobody can.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use lockwarden::{Error, Warden};
 use lockwarden_testkit::{

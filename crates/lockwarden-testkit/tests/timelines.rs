@@ -1,5 +1,6 @@
 //! The timelines behind the rules, each on real servers: what was tried once by hand and found to
 //! go wrong without the rule.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use lockwarden::{Error, Loss, State, Warden};
 use lockwarden_testkit::{

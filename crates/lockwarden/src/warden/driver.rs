@@ -6,7 +6,7 @@ use crate::{
     clock,
     error::StoreError,
     random,
-    store::{Call, Link, LinkEvent, Page},
+    store::{Call, Connecting, Link, LinkEvent, Page},
 };
 use lockwarden_core::SessionId;
 use std::{
@@ -43,7 +43,7 @@ pub(super) struct Driver {
 /// The state of the connection.
 enum Line {
     Up(Box<dyn Link>),
-    Connecting(Pin<Box<dyn Future<Output = Result<Box<dyn Link>, StoreError>> + Send>>),
+    Connecting(Connecting<'static>),
     Pausing(Pin<Box<Sleep>>),
 }
 

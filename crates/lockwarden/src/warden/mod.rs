@@ -161,7 +161,6 @@ impl Warden {
     }
 
     /// A lock by its name. Nothing is checked or sent before it is acquired.
-    #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
         Lock::new(self.shared.clone(), name)
     }

@@ -194,9 +194,10 @@ impl<'a> Turn<'a> {
         Ok(reply)
     }
 
-    /// Writes what has changed; a lock that holds nothing has no row (G9).
+    /// Writes what has changed; a lock that nobody holds or waits for has no row (G9). Whom it asked
+    /// last (R16) is not worth one: at worst a holder is asked again.
     fn store(&self, key: &[u8], stored: Option<&[u8]>, lock: &Lock) -> Result<(), Failure> {
-        if *lock == Lock::default() {
+        if lock.is_idle() {
             if stored.is_some() {
                 self.database.execute("DELETE FROM locks WHERE name = ?1", [key])?;
             }
