@@ -35,6 +35,10 @@ pub(super) async fn supervise(
     let stopping = Stopping::new(args.on_lost, args.lease, args.grace, args.kill_after);
     let mut terminal = Terminal::new();
     terminal.lend_at_start(command.group());
+    if stopping.stops() {
+        // Before the start: we may be frozen at any moment after it.
+        watcher.must_end_in(guard.must_stop_in());
+    }
     command.start(guard.fence(), guard.token().as_bytes());
     let mut running = Running {
         guard: &guard,

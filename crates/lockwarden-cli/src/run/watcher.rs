@@ -31,8 +31,8 @@ use std::{
 const DONE: u64 = 0;
 /// There is no time by which the command must have ended.
 const NEVER: u64 = u64::MAX;
-/// The runner, which knows better, goes first.
-const RUNNER_FIRST_US: u64 = 100_000;
+/// A change of that time is worth an order if it is larger than this.
+const WORTH_TELLING_US: u64 = 50_000;
 /// How long a timeout of ours may be: those of poll do not count the time that a machine sleeps.
 const LOOK_EVERY_US: u64 = 1_000_000;
 
@@ -72,8 +72,9 @@ impl Watcher {
     /// The command must have ended by then.
     pub(super) fn must_end_in(&mut self, left: Duration) {
         let left_us = u64::try_from(left.as_micros()).unwrap_or(NEVER);
-        let at_us = now_us().saturating_add(left_us).saturating_add(RUNNER_FIRST_US);
-        if at_us.abs_diff(self.told_us) > RUNNER_FIRST_US / 2 {
+        let at_us = now_us().saturating_add(left_us);
+        // Earlier than told is told in any case.
+        if at_us < self.told_us || at_us - self.told_us > WORTH_TELLING_US.min(left_us / 4) {
             self.told_us = at_us;
             self.write(at_us);
         }
