@@ -30,3 +30,8 @@ pub use lockwarden_core::{
     party::{Party, Process},
 };
 pub use warden::{Guard, Lock, Settings, Waiting, Warden};
+
+/// The README's example compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
