@@ -277,6 +277,19 @@ pub fn play() {
                     println!("@granted {}", me.granted(&session).await);
                 }
                 ["release", of] => println!("@released {:?}", me.release(of, &session).await),
+                // Until killed: waits for the lock, and gives it back once another waits.
+                ["ping-pong", of] => {
+                    for round in 0.. {
+                        let mine = format!("{session}{round}");
+                        me.queue(of, &mine).await;
+                        me.granted(&mine).await;
+                        let show = || Command::Show { name: name(of) };
+                        while let Reply::Shown(view) = me.call(show()).await
+                            && view.queue.is_empty()
+                        {}
+                        me.release(of, &mine).await;
+                    }
+                }
                 // Until killed: takes and gives back as fast as it can.
                 ["churn", of] => loop {
                     match me.acquire(of, &session, Wait::Forever).await {
