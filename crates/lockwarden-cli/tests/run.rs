@@ -1,5 +1,7 @@
 //! `lockwarden run`: exit codes, and what the command gets (C44).
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
 mod support;
 
 use lockwarden_testkit::process::eventually;
@@ -163,7 +165,7 @@ fn the_command_gets_the_lock_in_its_environment() {
 #[test]
 fn the_command_inherits_what_it_would_without_us() {
     let site = Site::new();
-    let look = "grep ^Sig /proc/self/status; ls /proc/self/fd | wc -l; umask; pwd";
+    let look = "grep ^Sig[^Q] /proc/self/status; ls /proc/self/fd | wc -l; umask; pwd";
     for prepare in ["true", "trap '' HUP USR1 CHLD", "exec 7<&0", "trap '' PIPE"] {
         let lines = |through: &str| {
             let mut command = std::process::Command::new("sh");
@@ -266,4 +268,20 @@ fn the_default_store() {
     let ran = run(&[("HOME", home.as_os_str())]);
     assert_eq!(ran.text(), place(&home.join(".local/state/lockwarden")));
     assert!(home.join(".local/state/lockwarden").is_dir());
+
+    // Without HOME the user database is asked; a user whom it does not know must name a store. (Only
+    // root can be another user.)
+    if rustix::process::geteuid().is_root() {
+        let other = site.path("program");
+        fs::copy(env!("CARGO_BIN_EXE_lockwarden"), &other).unwrap();
+        fs::set_permissions(site.path(""), fs::Permissions::from_mode(0o711)).unwrap();
+        for (user, code, words) in [(65_534, 69, "/nonexistent/"), (54_321, 64, "--store")] {
+            let mut command = std::process::Command::new(&other);
+            command.current_dir("/").env_clear().args(["run", "x", "--", "true"]);
+            std::os::unix::process::CommandExt::uid(&mut command, user);
+            let ran = started(command).end();
+            assert_eq!(ran.code(), code, "{ran:?}");
+            assert!(ran.stderr.contains(words), "{ran:?}");
+        }
+    }
 }

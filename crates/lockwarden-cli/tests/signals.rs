@@ -1,5 +1,7 @@
 //! Signals to `lockwarden run` and to its parts (C12, C43, C45; R38).
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
 mod support;
 
 use lockwarden_testkit::process::eventually;

@@ -1,6 +1,7 @@
 //! What the command line's tests share: the program, stores, commands that tell what they see.
 
 #![allow(dead_code, reason = "each test file uses its own part of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 use lockwarden_testkit::process::{Process, eventually, poll_until};
 use serde_json::Value;
