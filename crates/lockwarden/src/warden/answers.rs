@@ -38,7 +38,7 @@ impl State {
                 self.keeper.unsubscribed();
             }
             match sent.purpose {
-                Purpose::Beat => self.beat_answered(now_us, sent.beat, epoch, answer),
+                Purpose::Beat(beat) => self.beat_answered(now_us, beat, epoch, answer),
                 Purpose::Acquire(id) => {
                     self.acquire_answered(now_us, id, sent.sent_us, epoch, answer)
                 }
@@ -140,6 +140,11 @@ impl State {
             return;
         }
         let Some(wait) = &mut acquisition.wait else { return };
+        // With two connections a grant may overtake the refusal before it. What became of the grant
+        // is what the renewal under way will say.
+        if acquisition.phase == Phase::Confirming && matches!(answer, Ok(Reply::Refused(_))) {
+            return;
+        }
         match answer {
             Ok(Reply::Granted { fence, lease_ms }) => {
                 let Some(epoch) = epoch.cloned() else { return };

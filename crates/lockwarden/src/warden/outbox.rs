@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 /// What a command on its way is for.
 #[derive(Debug)]
 pub(super) enum Purpose {
-    Beat,
+    /// A heartbeat, by its number.
+    Beat(u64),
     Acquire(HandleId),
     Renew(HandleId, u64),
     Leave(HandleId),
@@ -33,8 +34,6 @@ pub(super) enum Purpose {
 pub(super) struct Sent {
     pub(super) purpose: Purpose,
     pub(super) sent_us: u64,
-    /// The number of the beat, if it is one.
-    pub(super) beat: u64,
 }
 
 impl State {
@@ -84,18 +83,14 @@ impl State {
         while calls.len() < most
             && let Some(purpose) = self.outbox.pop_front()
         {
-            if !self.ready && !matches!(purpose, Purpose::Beat | Purpose::Renew(..)) {
+            if !self.ready && !matches!(purpose, Purpose::Beat(_) | Purpose::Renew(..)) {
                 later.push_back(purpose);
                 continue;
             }
             let Some(command) = self.command(&purpose, now_us) else { continue };
-            let beat = match purpose {
-                Purpose::Beat => self.keeper.beat_sent(now_us),
-                _ => 0,
-            };
             let call = self.next_call;
             self.next_call += 1;
-            self.sent.insert(call, Sent { purpose, sent_us: now_us, beat });
+            self.sent.insert(call, Sent { purpose, sent_us: now_us });
             calls.push((call, command));
         }
         while let Some(purpose) = later.pop_back() {
@@ -106,7 +101,9 @@ impl State {
 
     /// Is anything waiting to be sent that may be sent now?
     pub(super) fn has_calls(&self) -> bool {
-        self.outbox.iter().any(|it| self.ready || matches!(it, Purpose::Beat | Purpose::Renew(..)))
+        self.outbox
+            .iter()
+            .any(|it| self.ready || matches!(it, Purpose::Beat(_) | Purpose::Renew(..)))
     }
 
     /// Sends whatever an acquisition needs again: the same commands, with the same token (G6).
@@ -139,7 +136,7 @@ impl State {
     /// The command of a purpose, as of now; none: it is moot.
     pub(super) fn command(&self, purpose: &Purpose, now_us: u64) -> Option<Command> {
         match purpose {
-            Purpose::Beat => Some(Command::Beat),
+            Purpose::Beat(_) => Some(Command::Beat),
             Purpose::Acquire(id) => {
                 let acquisition = self.acquisitions.get(id)?;
                 let wait = acquisition.wait.as_ref()?;

@@ -29,9 +29,10 @@ impl State {
         while let Some(action) = self.keeper.poll(now_us) {
             match action {
                 Action::Beat => {
-                    self.outbox.push_front(Purpose::Beat);
-                    // Counted as sent when it is taken; until then do not ask for another.
-                    break;
+                    // Counted from now, not from when the link has room for it: belief is the
+                    // shorter for that, never the longer (R20).
+                    let beat = self.keeper.beat_sent(now_us);
+                    self.outbox.push_front(Purpose::Beat(beat));
                 }
                 Action::Renew(ids) => {
                     for (id, lease_ms) in ids {
