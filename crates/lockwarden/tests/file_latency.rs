@@ -1,6 +1,8 @@
 //! How long the file store's steps take. Prints, and checks only what is far off:
 //! `cargo test --release -p lockwarden --test file_latency -- --ignored --nocapture`
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code")]
+
 mod file_support;
 
 use file_support::{Puppet, Session, acquire, release};

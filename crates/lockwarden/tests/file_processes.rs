@@ -1,5 +1,7 @@
 //! The file store between processes that are killed, stopped and forked for real.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code")]
+
 mod file_support;
 
 use file_support::{Puppet, SOON, Session, leftovers, name, token};

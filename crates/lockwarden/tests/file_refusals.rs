@@ -1,5 +1,7 @@
 //! What the file store refuses, and in which words.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code")]
+
 mod file_support;
 
 use file_support::{Session, acquire, leftovers, release};

@@ -1,6 +1,7 @@
 //! What the tests of the file store share: a session that speaks the protocol without a warden, and
 //! other processes that do the same on command.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "test code")]
 
 use lockwarden::{
     StoreError,
@@ -122,7 +123,7 @@ impl Session {
         }
     }
 
-    /// The next grant of all those that were not granted to their asker.
+    /// One page of names.
     pub async fn list(&mut self, cursor: u64) -> Page {
         self.next += 1;
         self.link.list(self.next, cursor, false);

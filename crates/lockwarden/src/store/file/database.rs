@@ -3,32 +3,24 @@
 //! `synchronous = OFF`, because nothing here must outlive the machine: after a power failure the
 //! boot is another one, every holder is gone, and all locks are void. A killed process loses
 //! nothing, for what was written is with the kernel. Should a power failure damage the file, the
-//! first session of the next boot notices ([`Database::adopt`]) and makes a new one; fences keep
+//! first session of the next boot notices ([`super::epoch`]) and makes a new one; fences keep
 //! growing, for they start from the wall clock then (R34, G2).
-//!
-//! The store's clock is the kernel's boot clock, which counts suspend and which nobody can set, plus
-//! a distance that is chosen once per boot so that it starts at the wall clock's time and never
-//! behind the last fence.
 
 use super::{
-    fail::{Failure, Place, from_io, from_sqlite},
+    fail::{Failure, Place, from_sqlite},
     own,
     place::{Identity, identity},
     session::{Folder, Hidden},
 };
 use crate::{
     error::{StoreError, Trouble},
-    process::{self, Unforked},
+    process::Unforked,
 };
-use lockwarden_core::{
-    Epoch, Rules, Run, SessionId,
-    table::{Context, Meta, enter},
-};
+use lockwarden_core::{Epoch, Run, SessionId, table::Meta};
 use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension, config::DbConfig};
 use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// The number of what stands in the database. Another number is refused, and nothing changed.
@@ -162,11 +154,8 @@ impl Site {
         self.place.unavailable(Trouble::Disconnected, detail)
     }
 
-    fn marker(&self) -> PathBuf {
-        self.path.with_extension("boot")
-    }
-
-    fn beside(&self, suffix: &str) -> PathBuf {
+    /// A file beside the database.
+    pub(super) fn beside(&self, suffix: &str) -> PathBuf {
         let mut path = self.path.clone().into_os_string();
         path.push(suffix);
         path.into()
@@ -182,18 +171,8 @@ impl Site {
 }
 
 impl Database {
-    fn open(site: &Arc<Site>, caller: &SessionId) -> Result<Database, Failure> {
-        match Database::reopen(site).and_then(|database| database.adopt(caller)) {
-            Err(Failure::Damaged(detail)) => {
-                Database::discard(site, &detail)?;
-                Database::reopen(site)?.adopt(caller)
-            }
-            opened => opened,
-        }
-    }
-
     /// Opens what is there, whatever it is.
-    fn reopen(site: &Arc<Site>) -> Result<Database, Failure> {
+    pub(super) fn reopen(site: &Arc<Site>) -> Result<Database, Failure> {
         let opening = |error| from_sqlite(&site.place, "open the database", &error);
         // SQLite does not tell which file it has open. Where the same file stands there before and
         // after, it is the one.
@@ -338,116 +317,6 @@ impl Database {
         Ok(())
     }
 
-    /// What stands in `meta`, within a transaction. Where it is missing, or of another boot, a new
-    /// epoch begins: nobody who held a lock in another boot is left.
-    pub(super) fn meta_or_new(&self, caller: &SessionId) -> Result<MetaRow, Failure> {
-        let old = self.meta()?;
-        match old {
-            Some(row) if row.meta.run == self.site.run => Ok(row),
-            old => self.begin_epoch(old, caller),
-        }
-    }
-
-    fn begin_epoch(&self, old: Option<MetaRow>, caller: &SessionId) -> Result<MetaRow, Failure> {
-        let site = &self.site;
-        // Whoever is connected without a `meta` may hold a lock of a database that was deleted. The
-        // caller of a new database has no session yet (R5).
-        let mut in_common = 1;
-        let fence = match &old {
-            Some(row) => row.meta.fence,
-            None => {
-                for id in site.folder.sessions(SWEPT_SESSIONS).unwrap_or_default() {
-                    in_common += u64::from(id != *caller && site.folder.alive(&id));
-                }
-                0
-            }
-        };
-        self.execute("DELETE FROM locks", [])?;
-        self.execute("DELETE FROM inbox", [])?;
-        let start_us = wall_us().max(fence);
-        let clock_us = to_sql(start_us) - to_sql(boot_us());
-        let now_us = start_us;
-        let at = Context {
-            now_us,
-            run: &site.run,
-            // No belief outlives the machine, so the boot's own age matters to nobody.
-            uptime_s: i64::MAX,
-            caller,
-            caller_run: &site.run,
-            subscribers: &|_| 1,
-            in_common,
-            rules: Rules::ALL,
-        };
-        let Some(mut meta) = enter(None, &at) else {
-            return Err(Failure::Fatal(site.replaced()));
-        };
-        meta.fence = fence;
-        let row = MetaRow { meta, clock_us, sweep_us: 0, sweep_from: Vec::new() };
-        self.set_meta(&row)?;
-        // From here on, nobody discards the database any more in this boot.
-        let new = site.marker().with_extension("boot-new");
-        fs::write(&new, site.run.as_str())
-            .and_then(|()| fs::rename(&new, site.marker()))
-            .map_err(|error| Failure::Fatal(from_io(&site.place, "write", &new, &error)))?;
-        Ok(row)
-    }
-
-    /// Makes sure that the database is one of this boot.
-    fn adopt(self, caller: &SessionId) -> Result<Database, Failure> {
-        if self.meta()?.is_some_and(|row| row.meta.run == self.site.run) {
-            return Ok(self);
-        }
-        self.transaction(|| {
-            // A power failure may have left it damaged in places that were not read yet.
-            let verdict: Option<String> =
-                self.row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-            match verdict.as_deref() {
-                Some("ok") => self.meta_or_new(caller).map(|_| ()),
-                other => Err(Failure::Damaged(other.unwrap_or("no verdict").to_owned())),
-            }
-        })?;
-        Ok(self)
-    }
-
-    /// Deletes a damaged database, if it is one of an earlier boot: then nothing in it counts.
-    fn discard(site: &Site, damage: &str) -> Result<(), Failure> {
-        let damaged = |why: &str| {
-            let detail = format!(
-                "{} is damaged ({damage}){why}; once nobody uses the store, delete its directory",
-                site.path.display()
-            );
-            Failure::Fatal(site.place.unavailable(Trouble::Protocol, detail))
-        };
-        let failed = |what: &str, path: &Path, error: std::io::Error| {
-            Failure::Fatal(from_io(&site.place, what, path, &error))
-        };
-        let marker = site.marker();
-        // One at a time; and under the lock, once more: it may be another's new database by now.
-        let file = fs::File::open(&marker)
-            .map_err(|_| damaged(", and there is no mark that it was ever a store of locks"))?;
-        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(Failure::Busy);
-        }
-        let boot = fs::read_to_string(&marker).map_err(|error| failed("read", &marker, error))?;
-        if boot == site.run.as_str() {
-            return Err(damaged(""));
-        }
-        tracing::warn!(
-            store = site.place.as_str(),
-            damage,
-            "a database of an earlier boot is damaged; it is made anew"
-        );
-        for path in [site.beside("-wal"), site.beside("-shm"), site.path.clone()] {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(failed("remove", &path, error));
-                }
-                _ => {}
-            }
-        }
-        super::place::make_database(&site.path, &site.place).map_err(Failure::Fatal)
-    }
-
     fn schema(&self) -> Result<i64, Failure> {
         Ok(self.row("PRAGMA user_version", [], |row| row.get(0))?.unwrap_or(0))
     }
@@ -504,40 +373,6 @@ impl Site {
     }
 }
 
-/// Sessions that one sweep looks at.
-pub(super) const SWEPT_SESSIONS: usize = 1_000;
-
-/// µs on the boot clock of the machine, whatever this process's time namespace adds to it.
-pub(super) fn boot_us() -> u64 {
-    static OFFSET: OnceLock<i64> = OnceLock::new();
-    let offset = *OFFSET.get_or_init(|| {
-        let namespace = process::current().time_namespace;
-        if namespace == 0 || namespace == FIRST_TIME_NAMESPACE {
-            return 0;
-        }
-        let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-        time_offset_us(&offsets).unwrap_or(0)
-    });
-    crate::clock::now_us().saturating_add_signed(-offset)
-}
-
-/// The inode of the machine's first time namespace, fixed in the kernel (`PROC_TIME_INIT_INO`).
-const FIRST_TIME_NAMESPACE: u64 = 0xEFFF_FFFA;
-
-/// From `/proc/self/timens_offsets`: a clock, seconds and nanoseconds on each line.
-fn time_offset_us(offsets: &str) -> Option<i64> {
-    let line = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?;
-    let mut fields = line.split_ascii_whitespace();
-    let seconds: i64 = fields.next()?.parse().ok()?;
-    let nanos: i64 = fields.next()?.parse().ok()?;
-    Some(seconds * 1_000_000 + nanos / 1_000)
-}
-
-fn wall_us() -> u64 {
-    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(0)
-}
-
 /// SQLite's integers are signed; no time and no fence comes near the end of them (R34 bounds both).
 pub(super) fn to_sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
@@ -545,17 +380,4 @@ pub(super) fn to_sql(number: u64) -> i64 {
 
 pub(super) fn from_sql(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_offset_of_a_time_namespace_is_read() {
-        let offsets = "monotonic           0         0\nboottime      604800   1000000\n";
-        assert_eq!(time_offset_us(offsets), Some(604_800_001_000));
-        assert_eq!(time_offset_us("boottime -5 0\n"), Some(-5_000_000));
-        assert_eq!(time_offset_us(""), None);
-    }
 }

@@ -13,6 +13,7 @@
 //! Nothing is asked of a disk: a lock need not outlive the machine that its holder runs on.
 
 mod database;
+mod epoch;
 mod fail;
 mod link;
 mod own;

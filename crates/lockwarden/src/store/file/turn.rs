@@ -1,7 +1,8 @@
 //! One transaction: a batch of commands, carried out as the table says, and what it tells whom.
 
 use super::{
-    database::{Database, MetaRow, SWEPT_SESSIONS, boot_us, from_sql, to_sql},
+    database::{Database, MetaRow, from_sql, to_sql},
+    epoch::{SWEPT_SESSIONS, boot_us},
     fail::Failure,
     row,
     session::Session,
