@@ -70,8 +70,10 @@ impl<'a> Progress<'a> {
             let line = format!("lockwarden: waiting for {} ({waited}): {words}", self.name);
             // A line that wraps cannot be rewritten.
             let size = rustix::termios::tcgetwinsize(io::stderr());
-            let columns = size.map_or(80, |size| usize::from(size.ws_col).max(20));
-            let line: String = line.chars().take(columns - 1).collect();
+            // Some terminals do not know theirs, and say 0.
+            let columns = size.map_or(0, |size| usize::from(size.ws_col));
+            let columns = if columns == 0 { 80 } else { columns };
+            let line: String = line.chars().take(columns.saturating_sub(1)).collect();
             let _ = write!(io::stderr(), "\r{line}\x1b[K");
             self.shown = true;
             return;
