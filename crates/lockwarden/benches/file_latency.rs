@@ -1,18 +1,26 @@
 //! How long the file store's steps take. Prints, and checks only what is far off:
-//! `cargo test --release -p lockwarden --test file_latency -- --ignored --nocapture`
+//! `cargo bench -p lockwarden --bench file_latency`
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code")]
 
+#[path = "../tests/file_support/mod.rs"]
 mod file_support;
 
 use file_support::{Puppet, Session, acquire, release};
 use lockwarden_core::command::Wait;
 use std::time::{Duration, Instant};
 
-/// Is another process on the command line of [`Puppet`]; no test otherwise.
-#[test]
-fn puppet() {
-    file_support::play();
+fn main() {
+    // The other process of a hand-off is this program again.
+    if std::env::var_os("LOCKWARDEN_TEST_SESSION").is_some() {
+        return file_support::play();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        steps().await;
+        hand_off_between_processes().await;
+        a_long_queue().await;
+    });
 }
 
 fn told(what: &str, mut took: Vec<Duration>) -> Duration {
@@ -22,8 +30,6 @@ fn told(what: &str, mut took: Vec<Duration>) -> Duration {
     at(50)
 }
 
-#[tokio::test]
-#[ignore = "a measurement"]
 async fn steps() {
     let dir = tempfile::tempdir().unwrap();
     let mut connects = Vec::new();
@@ -72,8 +78,6 @@ async fn steps() {
 }
 
 /// Two processes hand one lock to and fro.
-#[tokio::test]
-#[ignore = "a measurement"]
 async fn hand_off_between_processes() {
     let dir = tempfile::tempdir().unwrap();
     let mut me = Session::new(dir.path(), "me").await;
@@ -105,8 +109,6 @@ async fn hand_off_between_processes() {
 }
 
 /// A thousand waiters in one session.
-#[tokio::test]
-#[ignore = "a measurement"]
 async fn a_long_queue() {
     let dir = tempfile::tempdir().unwrap();
     let mut me = Session::new(dir.path(), "me").await;
