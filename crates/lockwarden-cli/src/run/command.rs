@@ -59,6 +59,15 @@ impl End {
     }
 }
 
+/// What job control did to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It was stopped by this signal.
+    Stopped(i32),
+    /// It was continued.
+    Continued,
+}
+
 /// The order to start: the fence, the token's length, the token.
 const HEAD: usize = 8 + 4;
 
@@ -118,10 +127,14 @@ impl Command {
         }
     }
 
-    /// The signal that has stopped it since we last asked; and whether it has been continued since.
-    pub(super) fn stopped(&self) -> Option<i32> {
+    /// Whether it was stopped or continued since we last asked: the newest of it.
+    pub(super) fn changed(&self) -> Option<Change> {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
-        wait(self.pid, options)?.stopping_signal()
+        let status = wait(self.pid, options)?;
+        match status.stopping_signal() {
+            Some(signal) => Some(Change::Stopped(signal)),
+            None => status.continued().then_some(Change::Continued),
+        }
     }
 
     /// Sends a signal to the whole group. Only for as long as it has not been reaped.

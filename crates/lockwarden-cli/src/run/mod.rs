@@ -86,8 +86,7 @@ struct Run<'a> {
 impl Run<'_> {
     async fn run(&mut self, signals: &mut Signals, watcher: &mut Watcher) -> Result<i32, Failure> {
         let Some(command) = &self.command else { return Ok(exit::Code::System.number()) };
-        // The command's own process comes first in what people read only after ours: it is we who
-        // hold the lock.
+        // Ours is the first, which people are shown: it is we who hold the lock.
         let processes =
             vec![process::current(), command.identity().clone(), watcher.identity().clone()];
         let label = self.args.label.as_deref().unwrap_or_default();
@@ -116,6 +115,7 @@ impl Run<'_> {
             }
             Ok(Ok(guard)) => guard,
         };
+        signals.take_running();
         // Started: from here on it ends only in `supervise`.
         let Some(command) = self.command.take() else { return Ok(exit::Code::System.number()) };
         supervise::supervise(self.args, &warden, guard, command, watcher, signals).await

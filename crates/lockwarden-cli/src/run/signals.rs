@@ -48,8 +48,9 @@ impl Signals {
     }
 
     /// Takes those that a command wants, too. Until then a wait can be stopped by ^Z as any program.
-    pub(super) fn with_running(&mut self) -> Result<(), Failure> {
-        self.take(&RUNNING)
+    /// One that cannot be taken has its default effect: no reason to give up a lock that is held.
+    pub(super) fn take_running(&mut self) {
+        let _ = self.take(&RUNNING);
     }
 
     /// The next one.

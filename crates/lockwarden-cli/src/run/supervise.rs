@@ -2,7 +2,7 @@
 //! can be another's.
 
 use super::{
-    command::{self, Command, End, Left},
+    command::{self, Change, Command, End, Left},
     signals::Signals,
     stopping::{Do, Stopping},
     terminal::{Stop, Terminal},
@@ -31,7 +31,6 @@ pub(super) async fn supervise(
     watcher: &mut Watcher,
     signals: &mut Signals,
 ) -> Result<i32, Failure> {
-    signals.with_running()?;
     let stopping = Stopping::new(args.on_lost, args.lease, args.grace, args.kill_after);
     let mut terminal = Terminal::new();
     terminal.lend_at_start(command.group());
@@ -118,7 +117,8 @@ impl Running<'_> {
                 self.command.signal(Signal::TERM);
             }
             Do::Kill => {
-                say("the command is killed (SIGKILL)");
+                let why = if self.stopping.for_loss() { "lock" } else { "time to end" };
+                say(format_args!("the command's {why} is over: it is killed (SIGKILL)"));
                 self.command.signal(Signal::KILL);
             }
         }
@@ -156,9 +156,13 @@ impl Running<'_> {
                  dies with it, not what it has started",
             );
         }
-        let Some(stopped) = self.command.stopped() else {
-            self.is_stopped = false;
-            return;
+        let stopped = match self.command.changed() {
+            None => return,
+            Some(Change::Continued) => {
+                self.is_stopped = false;
+                return;
+            }
+            Some(Change::Stopped(signal)) => signal,
         };
         self.is_stopped = true;
         match self.terminal.stopped(self.command.group(), stopped) {
