@@ -1,8 +1,9 @@
 //! Speaks with the `taker`, a process of its own that takes locks as it is told.
 
-use crate::process::Process;
+use crate::{clock::ClockShim, process::Process};
 use std::{
     collections::VecDeque,
+    ffi::OsString,
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -22,6 +23,7 @@ pub struct Options {
     watched: bool,
     record: Option<PathBuf>,
     without_rule: Option<u32>,
+    environment: Vec<(OsString, OsString)>,
 }
 
 /// A running taker. Dropping it kills it.
@@ -46,6 +48,7 @@ impl Options {
             watched: true,
             record: None,
             without_rule: None,
+            environment: Vec::new(),
         }
     }
 
@@ -77,6 +80,18 @@ impl Options {
         self
     }
 
+    /// Its wall clock is this one.
+    #[must_use]
+    pub fn clock(mut self, clock: &ClockShim) -> Options {
+        let mut command = Command::new(&self.program);
+        clock.apply(&mut command);
+        let set = |(name, value): (&std::ffi::OsStr, Option<&std::ffi::OsStr>)| {
+            Some((name.to_owned(), value?.to_owned()))
+        };
+        self.environment.extend(command.get_envs().filter_map(set));
+        self
+    }
+
     /// Starts it; it connects meanwhile.
     ///
     /// # Panics
@@ -90,6 +105,7 @@ impl Options {
         if let Some(rule) = self.without_rule {
             command.env("TAKER_WITHOUT_RULE", rule.to_string());
         }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::spawn(command).expect("the taker starts");
         let stdout = process.child().stdout.take().expect("its output");

@@ -92,6 +92,8 @@ impl Taker {
                 say(&format!("state {key} {state:?}"));
             }
             "drop" => drop(taker.guards.lock().expect("guards").remove(&key)),
+            "clock" => say(&format!("clock {key} {}", wall_ms())),
+            "fork" => say(&format!("forked {key} {}", fork_a_sleeper())),
             "add" => taker.add(&key, &words[2]),
             "cycle" => drop(tokio::spawn(taker.cycle(key, words))),
             other => panic!("unknown command {other:?}"),
@@ -192,6 +194,27 @@ impl Taker {
         let mut text: Vec<String> = outcomes.iter().map(|(it, n)| format!("{it}={n}")).collect();
         text.sort();
         say(&format!("cycled {key} {}", text.join(" ")));
+    }
+}
+
+/// What the wall clock shows, in ms.
+fn wall_ms() -> u128 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.expect("after 1970").as_millis()
+}
+
+/// Forks a child that does nothing but live for 20 s, and returns its pid.
+#[expect(unsafe_code, reason = "there is no safe way to fork")]
+fn fork_a_sleeper() -> i32 {
+    // SAFETY: the child makes only calls that are allowed after a fork, and ends by `_exit`.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                libc::sleep(20);
+                libc::_exit(0)
+            }
+            pid => pid,
+        }
     }
 }
 
