@@ -49,6 +49,7 @@ impl Terminal {
         unsafe {
             command.pre_exec(lead);
         }
+        support::with_default_signals(&mut command);
         let process = Process::spawn(command).unwrap();
         let screen = Arc::new(Mutex::new(String::new()));
         let keys = File::from(master);

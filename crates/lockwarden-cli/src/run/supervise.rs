@@ -141,6 +141,8 @@ impl Running<'_> {
         if signal == Signal::CONT && self.stopping.stops() && self.guard.must_stop_in().is_zero() {
             return;
         }
+        // What happened before the signal was sent may not have been told yet.
+        self.look_after_job();
         self.command.signal(signal);
         self.stopping.passed_on(Instant::now(), signal);
         // As the shells do for stopped jobs: else it would never hear of it.
@@ -156,6 +158,11 @@ impl Running<'_> {
                  dies with it, not what it has started",
             );
         }
+        self.look_after_job();
+    }
+
+    /// The command may have been stopped or continued.
+    fn look_after_job(&mut self) {
         let stopped = match self.command.changed() {
             None => return,
             Some(Change::Continued) => {

@@ -69,10 +69,28 @@ pub(crate) fn ran(command: Command) -> Ran {
     started(command).end()
 }
 
+/// Gives it the signals' defaults, even if the tests were started by `nohup` or in the background:
+/// what is ignored stays so, by design.
+pub(crate) fn with_default_signals(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    let defaults = || {
+        for signal in 1..32 {
+            // SAFETY: sets a disposition, or fails for those that have none.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; signal is one.
+    unsafe {
+        command.pre_exec(defaults);
+    }
+}
+
 /// Starts it.
 #[track_caller]
 pub(crate) fn started(mut command: Command) -> Started {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    with_default_signals(&mut command);
     Started { process: Process::spawn(command).unwrap() }
 }
 
