@@ -11,6 +11,9 @@ use lockwarden_core::{
 };
 use std::sync::Arc;
 
+/// Handles are numbered from here on, so that a fingerprint knows them from other numbers.
+pub const FIRST_HANDLE: HandleId = 1 << 40;
+
 /// One owner: what it wants of one lock at present.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
@@ -82,8 +85,9 @@ pub struct Session {
     grace_ms: u64,
     party: Arc<Party>,
     epoch: Option<Epoch>,
-    /// Acquisitions so far: tokens and handles are numbered by it.
+    /// Acquisitions so far.
     pub asked: u64,
+    handles: u64,
     pub outbox: Vec<Call>,
     /// The link is to be closed.
     pub close: bool,
@@ -104,6 +108,7 @@ impl Session {
             party: Arc::default(),
             epoch: None,
             asked: 0,
+            handles: 0,
             outbox: Vec::new(),
             close: false,
             events: Vec::new(),
@@ -193,6 +198,7 @@ impl Session {
                 Action::Changed(handle, state) => self.changed(now_us, handle, state),
             }
         }
+        self.tell(now_us);
         let next = self.keeper.deadline_us();
         assert!(next.is_none_or(|at| at > now_us), "poll rests, yet is due at once: {next:?}");
         for index in 0..self.owners.len() {
@@ -223,15 +229,15 @@ impl Session {
         match (&call.command, reply) {
             (_, Reply::Stale) => self.close = true,
             (_, Reply::Unsubscribed) => {
+                // Whatever it was, the next link sends it again.
                 self.keeper.unsubscribed();
-                self.again(now_us, call);
             }
             (Command::Beat, Reply::Beat { now_us: server_us, subscribers, .. }) => {
                 let epoch = epoch.as_ref().expect("an answer of the table has an epoch");
                 self.keeper.beat_heard(now_us, call.tag, epoch, *server_us, *subscribers);
             }
             (Command::Acquire(ask), Reply::Granted { lease_ms, .. }) => {
-                self.granted(now_us, ask, said(*lease_ms));
+                self.granted(now_us, &ask.name, &ask.token, said(*lease_ms));
             }
             (Command::Acquire(ask), Reply::Guarded { lease_ms, guard_ms }) => {
                 match self.owner_of(&ask.token) {
@@ -246,10 +252,15 @@ impl Session {
                 }
             }
             (Command::Acquire(ask), Reply::Refused(refusal)) => self.refused(now_us, ask, refusal),
-            (Command::Acquire(_), Reply::More) => self.again(now_us, call),
+            (Command::Acquire(ask), Reply::More) => self.again(now_us, &ask.token),
+            (Command::Renew(renew), reply) if call.tag == 0 => match reply {
+                Reply::Renewed { lease_ms } => {
+                    self.granted(now_us, &renew.name, &renew.token, said(*lease_ms));
+                }
+                _ => self.again(now_us, &renew.token),
+            },
             (Command::Renew(_), Reply::Renewed { lease_ms }) => {
                 self.keeper.renewed(now_us, call.tag, said(*lease_ms));
-                self.tell(now_us, call.tag);
             }
             (Command::Renew(_), Reply::Guarded { lease_ms, guard_ms }) => {
                 self.keeper.guarded(now_us, call.tag, call.sent_us, *lease_ms, *guard_ms);
@@ -269,25 +280,20 @@ impl Session {
         match message {
             Message::Grant { name, token, lease_ms, epoch, first, .. } => {
                 self.epoch.get_or_insert_with(|| epoch.clone());
-                let handle = self.handle();
-                let keeping = self.keeping();
-                let mut new = None;
                 match self.owner_of(token) {
-                    Some(owner @ Owner::Waiting { .. }) => {
-                        let Owner::Waiting { patience, .. } = *owner else { unreachable!() };
-                        let (name, token) = (name.clone(), token.clone());
-                        *owner = Owner::Holding { name, token, handle, told: false, patience };
-                        new = Some(handle);
+                    Some(Owner::Waiting { .. }) => {
+                        let (handle, keeping) = (self.new_handle(), self.keeping());
+                        if self.keeper.granted_by_message(now_us, handle, keeping, *lease_ms, epoch)
+                        {
+                            self.hold(token, handle);
+                        } else {
+                            // Renew before telling; the answer is the grant (R22).
+                            let renew = self.renewal(name, token, self.lease_ms);
+                            self.send(now_us, 0, renew);
+                        }
                     }
                     Some(_) => {}
                     None => self.disown(now_us, name, token),
-                }
-                if let Some(handle) = new
-                    && !self
-                        .keeper
-                        .granted_by_message(now_us, handle, keeping, *lease_ms, epoch)
-                {
-                    self.tell(now_us, handle);
                 }
                 if let Some(first) = first {
                     self.look_after(now_us, first, BEAT_MS);
@@ -312,6 +318,11 @@ impl Session {
         self.tick(now_us);
     }
 
+    /// The epoch of the last answer.
+    pub fn epoch(&self) -> Option<&Epoch> {
+        self.epoch.as_ref()
+    }
+
     /// Which of its owners' handles pass the strict check now.
     pub fn believed(&self, now_us: u64) -> impl Iterator<Item = (&Name, &Token)> {
         self.owners.iter().filter_map(move |owner| match owner {
@@ -322,25 +333,21 @@ impl Session {
         })
     }
 
-    fn granted(&mut self, now_us: u64, ask: &Acquire, said: Acknowledged) {
-        let (new, keeping) = (self.handle(), self.keeping());
-        match self.owner_of(&ask.token) {
-            Some(owner @ Owner::Waiting { .. }) => {
-                let Owner::Waiting { patience, .. } = *owner else { unreachable!() };
-                let (name, token) = (ask.name.clone(), ask.token.clone());
-                *owner = Owner::Holding { name, token, handle: new, told: false, patience };
-                self.keeper.granted(now_us, new, keeping, said);
-                self.tell(now_us, new);
+    fn granted(&mut self, now_us: u64, name: &Name, token: &Token, said: Acknowledged) {
+        match self.owner_of(token) {
+            Some(Owner::Waiting { .. }) => {
+                let (handle, keeping) = (self.new_handle(), self.keeping());
+                self.keeper.granted(now_us, handle, keeping, said);
+                self.hold(token, handle);
             }
             // A recheck that crossed the grant, or the renewal before telling.
             Some(Owner::Holding { handle, .. }) => {
                 let handle = *handle;
                 self.keeper.renewed(now_us, handle, said);
-                self.tell(now_us, handle);
             }
             // Its release or cancel is behind it on the same link.
             Some(_) => {}
-            None => self.disown(now_us, &ask.name, &ask.token),
+            None => self.disown(now_us, name, token),
         }
     }
 
@@ -367,38 +374,35 @@ impl Session {
     }
 
     fn changed(&mut self, now_us: u64, handle: HandleId, state: State) {
-        let found = self.owners.iter_mut().find(
-            |owner| matches!(owner, Owner::Holding { handle: held, .. } if *held == handle),
-        );
-        let Some(owner) = found else { return };
-        let Owner::Holding { name, token, told, patience, .. } = owner.clone() else { return };
+        let held =
+            |owner: &Owner| matches!(owner, Owner::Holding { handle: it, .. } if *it == handle);
+        let Some(index) = self.owners.iter().position(held) else { return };
+        let Owner::Holding { name, token, told, patience, .. } = self.owners[index].clone() else {
+            return;
+        };
         if told {
             self.events.push(Event::State(token.clone(), state));
         }
-        let State::Lost(_) = state else { return };
-        if told {
-            // It may still be ours at the store: then nobody should wait for its end.
-            *owner = Owner::Ending { name, token, cancel: false, sure_until_us: 0 };
-        } else {
-            *owner = Owner::Waiting { name, token, patience, recheck_us: Some(now_us) };
-        }
-        self.keeper.forget(handle);
-        for index in 0..self.owners.len() {
-            if told {
-                self.send_ending(now_us, index);
-            }
-        }
-    }
-
-    fn tell(&mut self, now_us: u64, held: HandleId) {
-        // Nobody is told of a lock that its own check denies.
-        if !self.keeper.check(held, now_us) {
+        if !matches!(state, State::Lost(_)) {
             return;
         }
+        self.keeper.forget(handle);
+        // It may still be ours at the store: then nobody should wait for its end. Who was not told
+        // yet goes on waiting.
+        self.owners[index] = if told {
+            Owner::Ending { name, token, cancel: false, sure_until_us: 0 }
+        } else {
+            Owner::Waiting { name, token, patience, recheck_us: Some(now_us) }
+        };
+        self.send_ending(now_us, index);
+    }
+
+    /// Callers whose handle passes the check, and who do not know it yet, are told.
+    fn tell(&mut self, now_us: u64) {
         for owner in &mut self.owners {
             if let Owner::Holding { handle, token, told, .. } = owner
-                && *handle == held
                 && !*told
+                && self.keeper.check(*handle, now_us)
             {
                 *told = true;
                 self.events.push(Event::Granted(token.clone()));
@@ -437,10 +441,8 @@ impl Session {
     }
 
     /// An answer that settled nothing: ask again.
-    fn again(&mut self, now_us: u64, call: &Call) {
-        if let Command::Acquire(ask) = &call.command
-            && let Some(Owner::Waiting { recheck_us, .. }) = self.owner_of(&ask.token)
-        {
+    fn again(&mut self, now_us: u64, token: &Token) {
+        if let Some(Owner::Waiting { recheck_us, .. }) = self.owner_of(token) {
             *recheck_us = Some(now_us);
         }
     }
@@ -481,7 +483,8 @@ impl Session {
             _ => None,
         });
         if let Some((name, token)) = held {
-            self.send(now_us, renewed, Command::Renew(Renew { name, token, lease_ms }));
+            let renew = self.renewal(&name, &token, lease_ms);
+            self.send(now_us, renewed, renew);
         }
     }
 
@@ -510,12 +513,24 @@ impl Session {
         })
     }
 
-    /// Numbers from 100 on: the fingerprint takes smaller ones for links.
-    fn handle(&self) -> HandleId {
-        100 + self.asked
+    fn renewal(&self, name: &Name, token: &Token, lease_ms: u64) -> Command {
+        Command::Renew(Renew { name: name.clone(), token: token.clone(), lease_ms })
     }
 
-    fn keeping(&self) -> Keeping {
+    fn new_handle(&mut self) -> HandleId {
+        self.handles += 1;
+        FIRST_HANDLE + self.handles
+    }
+
+    fn hold(&mut self, token: &Token, handle: HandleId) {
+        if let Some(owner) = self.owner_of(token)
+            && let Owner::Waiting { name, token, patience, .. } = owner.clone()
+        {
+            *owner = Owner::Holding { name, token, handle, told: false, patience };
+        }
+    }
+
+    pub fn keeping(&self) -> Keeping {
         Keeping { lease_ms: self.lease_ms, grace_ms: self.grace_ms, renew: true }
     }
 }

@@ -1,0 +1,182 @@
+//! The model must be able to fail: without a rule it finds the violation that the rule prevents,
+//! and with all rules it finds none in the same scope.
+//!
+//! Each scope lets only those faults strike that the rule is about, so that breadth first search
+//! reaches the violation in a second or two.
+
+mod world;
+
+use lockwarden_core::Rules;
+use world::{
+    Action, Faults, SECOND_US, Scope, World,
+    checks::Planted,
+    search::{Bounds, Report, search},
+    session::{Owner, Patience},
+};
+
+/// Two sessions: the first's link is slow, the second is prompt.
+fn scope() -> Scope {
+    Scope {
+        lease_ms: 9_000,
+        prompt: &[1],
+        may_release: false,
+        may_cancel: false,
+        ..Scope::new(2)
+    }
+}
+
+/// From where the first session holds the lock.
+const HELD: &[Action] = &[
+    Action::Ask(0, 0, Patience::Endless, 0),
+    Action::ToServer(0),
+    Action::ToClient(0),
+];
+
+/// From where a grant by message is on its way to the second session, and a third waits.
+const SLOW_GRANT: &[Action] = &[
+    Action::Ask(0, 0, Patience::Endless, 0),
+    Action::Ask(1, 0, Patience::Endless, 0),
+    Action::ToServer(1),
+    Action::End(0, 0),
+    Action::Ask(2, 0, Patience::Endless, 0),
+];
+
+fn none() -> Faults {
+    Faults::default()
+}
+
+fn run(scope: &Scope, depth: usize) -> Report {
+    search(scope, Bounds { depth, states: 10_000_000, futures: u64::MAX })
+}
+
+/// Without `rule` the scope must break `guarantee` within `depth` actions; with it the scope must
+/// hold as deep.
+fn prevents(rule: u32, guarantee: &str, depth: usize, scope: &Scope) {
+    let without = Scope { rules: scope.rules.without(rule), ..scope.clone() };
+    let report = run(&without, depth);
+    println!("R{rule} off: {report}");
+    let found = report.found.unwrap_or_else(|| panic!("without R{rule} nothing is found"));
+    assert_eq!(found.violation.guarantee, guarantee);
+    let report = run(scope, found.trace.len());
+    println!("R{rule} on: {report}");
+    assert!(report.found.is_none(), "with R{rule}: {report}");
+}
+
+#[test]
+fn r4_restart_with_old_data() {
+    let faults = Faults { restarts: 1, ..none() };
+    prevents(4, "G8", 12, &Scope { faults, given: HELD, ..scope() });
+}
+
+#[test]
+fn r5_restart_without_data() {
+    let faults = Faults { empty_restarts: 1, ..none() };
+    prevents(5, "G1", 14, &Scope { faults, ..scope() });
+}
+
+#[test]
+fn r5_flush() {
+    let faults = Faults { flushes: 1, ..none() };
+    prevents(5, "G8", 14, &Scope { faults, ..scope() });
+}
+
+#[test]
+fn r6_guard() {
+    let faults = Faults { flushes: 1, ..none() };
+    prevents(6, "G8", 14, &Scope { faults, ..scope() });
+}
+
+#[test]
+fn r9_late_command() {
+    let faults = Faults { client_cuts: 1, ..none() };
+    prevents(
+        9,
+        "G6",
+        14,
+        &Scope { sessions: 1, prompt: &[], faults, may_cancel: true, may_release: true, ..scope() },
+    );
+}
+
+#[test]
+fn r11_unsubscribed() {
+    let faults = Faults { unsubscribes: 1, ..none() };
+    prevents(11, "G3", 14, &Scope { faults, ..scope() });
+}
+
+#[test]
+fn r19_beat_without_subscriber() {
+    let faults = Faults { unsubscribes: 1, ..none() };
+    prevents(19, "G1", 16, &Scope { faults, given: HELD, ..scope() });
+}
+
+#[test]
+fn r20_belief_without_beats() {
+    let faults = Faults { server_cuts: 1, ..none() };
+    prevents(20, "G8", 12, &Scope { faults, given: HELD, ..scope() });
+}
+
+#[test]
+fn r21_beat_of_another_link() {
+    let faults = Faults { server_cuts: 1, ..none() };
+    prevents(21, "G1", 16, &Scope { faults, given: HELD, ..scope() });
+}
+
+#[test]
+fn r22_grant_by_message() {
+    prevents(22, "G1", 16, &Scope { sessions: 3, prompt: &[0, 2], given: SLOW_GRANT, ..scope() });
+}
+
+/// R23 and the last part of R21 (a beat counts only in the handle's epoch) both make old handles
+/// false: each alone keeps G1, and without both it breaks. Where nobody else is connected, a flush
+/// has no guard (R5), so it is another owner of the same session that gets the lock.
+#[test]
+fn r23_another_epoch() {
+    let faults = Faults { flushes: 1, ..none() };
+    let scope =
+        Scope { sessions: 1, prompt: &[], owners: 2, asks: 2, given: HELD, faults, ..scope() };
+    let neither = Scope { rules: Rules::ALL.without(21), ..scope.clone() };
+    prevents(23, "G1", 12, &neither);
+    for rule in [21, 23] {
+        let report = run(&Scope { rules: Rules::ALL.without(rule), ..scope.clone() }, 10);
+        assert!(report.found.is_none(), "R{rule} off, the other on: {report}");
+    }
+}
+
+/// What R23 gives beyond that: the holder hears of its loss at once, not at its next renewal, when
+/// the lock has long been granted to another (G8).
+#[test]
+fn r23_loss_is_told_at_once() {
+    let told_before_the_next_grant = |rules| {
+        let scope = Scope { rules, prompt: &[0, 1], lease_ms: 30_000, ..scope() };
+        let mut world = World::new(&scope);
+        let second = Action::Advance(SECOND_US);
+        let ask = |session| Action::Ask(session, 0, Patience::Endless, 0);
+        for action in [ask(0), second, ask(1), Action::Flush, second, second, second, second] {
+            world.apply(&scope, action).unwrap();
+        }
+        assert!(matches!(world.sessions[1].owners[0], Owner::Holding { told: true, .. }));
+        world.sessions[0].owners[0] == Owner::Idle
+    };
+    assert!(told_before_the_next_grant(Rules::ALL));
+    assert!(!told_before_the_next_grant(Rules::ALL.without(23)));
+}
+
+#[test]
+fn r25_same_token() {
+    prevents(25, "G1", 14, &Scope { same_token: true, ..scope() });
+}
+
+#[test]
+fn r26_newcomer() {
+    let faults = Faults { crashes: 1, ..none() };
+    prevents(26, "G4", 20, &Scope { sessions: 3, prompt: &[0, 1, 2], faults, ..scope() });
+}
+
+#[test]
+fn planted_belief_of_30s() {
+    let faults = Faults { server_cuts: 1, ..none() };
+    let scope = Scope { faults, given: HELD, planted: Some(Planted::BeliefOf30s), ..scope() };
+    let report = run(&scope, 16);
+    println!("{report}");
+    assert!(report.found.is_some());
+}
