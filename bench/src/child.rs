@@ -3,8 +3,11 @@
 //! A child reads commands from its standard input and answers on its standard output, a line each.
 
 use crate::{
+    baseline::Ours,
     ground::{Outcome, connect, runtime},
     held,
+    measure::own_cpu_us,
+    throughput,
     turn::{self, Turn},
 };
 use lockwarden_testkit::process::Process;
@@ -79,8 +82,23 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         [role, url, count, lease_ms] if role == "held" => {
             held::child(url, count.parse()?, Duration::from_millis(lease_ms.parse()?))
         }
+        [role, url, tasks, seconds] if role == "cycle" => cycle(url, tasks, seconds),
         _ => Err(format!("no such role: {words:?}").into()),
     }
+}
+
+/// No part of a benchmark: ours alone, for a profiler.
+fn cycle(url: &str, tasks: &str, seconds: &str) -> Outcome<()> {
+    let length = Duration::from_secs(seconds.parse()?);
+    runtime()?.block_on(async {
+        let ours = Ours(connect(url).await?);
+        let (cycles, cpu_us) =
+            (throughput::cycles(&ours, tasks.parse()?, length).await? as f64, own_cpu_us());
+        let rate = cycles / length.as_secs_f64();
+        say(&format!("{rate:.0} cycles/s, {:.2} µs of this process each", cpu_us / cycles))?;
+        ours.0.close().await;
+        Ok(())
+    })
 }
 
 /// A child says something, at once.

@@ -25,6 +25,8 @@ struct Series {
     /// Client plus server, per cycle, in µs.
     cpu_us: Vec<f64>,
     server_cpu_us: Vec<f64>,
+    /// Commands of ours in one call of the script.
+    batches: Vec<f64>,
 }
 
 impl Series {
@@ -35,6 +37,7 @@ impl Series {
         tasks: usize,
         length: Duration,
     ) -> Outcome<()> {
+        let calls = ground.calls("evalsha");
         let (client_us, server_us) = (own_cpu_us(), ground.server_cpu_us());
         let began = Instant::now();
         let cycles = cycles(contender, tasks, length).await? as f64;
@@ -43,6 +46,7 @@ impl Series {
         self.rates.push(cycles / seconds);
         self.cpu_us.push((own_cpu_us() - client_us + server_us) / cycles);
         self.server_cpu_us.push(server_us / cycles);
+        self.batches.push(2.0 * cycles / (ground.calls("evalsha") - calls));
         Ok(())
     }
 }
@@ -99,6 +103,8 @@ fn describe(tasks: usize, [ours, plain, rslock]: &[Series; 3], report: &mut Repo
     let server = "of which server";
     report.push(cpu(server, &ours.server_cpu_us, "rslock", &rslock.server_cpu_us));
     report.push(cpu(server, &ours.server_cpu_us, "plain", &plain.server_cpu_us));
+    let figure = format!("{what}: commands in one call");
+    report.push(Row::new("throughput", figure, median(&ours.batches), ""));
     // If plain is not the fastest, the baseline is at fault and the other rows say nothing.
     let figure = format!("{what}: the baseline itself, plain");
     report.push(
@@ -113,7 +119,7 @@ fn describe(tasks: usize, [ours, plain, rslock]: &[Series; 3], report: &mut Repo
 }
 
 /// How many cycles all tasks together did.
-async fn cycles<C: Contender>(contender: &C, tasks: usize, length: Duration) -> Outcome<u64> {
+pub(crate) async fn cycles<C: Contender>(contender: &C, tasks: usize, length: Duration) -> Outcome<u64> {
     let stop = Arc::new(AtomicBool::new(false));
     let running: Vec<_> = (0..tasks)
         .map(|number| {
