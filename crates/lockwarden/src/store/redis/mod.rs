@@ -10,6 +10,7 @@
 mod answer;
 mod call;
 mod connect;
+mod inherited;
 mod keys;
 mod link;
 mod message;

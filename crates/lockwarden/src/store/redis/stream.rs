@@ -2,12 +2,14 @@
 
 use super::{
     Address,
+    inherited::Kept,
     resp::{self, NotResp, Value},
 };
 use bytes::{Buf, BytesMut};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     io,
+    os::fd::{AsFd, BorrowedFd},
     pin::{Pin, pin},
     sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
@@ -31,6 +33,8 @@ enum Stream {
 
 /// A connection: frames in, bytes out. It does nothing by itself: no retry, no second try.
 pub(super) struct Connection {
+    // Before the stream: it ends before the socket is closed.
+    _kept: Kept,
     stream: Stream,
     input: BytesMut,
     output: BytesMut,
@@ -54,7 +58,8 @@ impl Connection {
                 }
             }
         };
-        Ok(Connection { stream, input: BytesMut::new(), output: BytesMut::new() })
+        let _kept = Kept::from_children(stream.as_fd());
+        Ok(Connection { _kept, stream, input: BytesMut::new(), output: BytesMut::new() })
     }
 
     /// Where to write; what is written leaves with [`Connection::poll_flush`].
@@ -157,6 +162,16 @@ fn tls_config() -> io::Result<Arc<ClientConfig>> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(CONFIG.get_or_init(|| Arc::new(config)).clone())
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(tcp) => tcp.as_fd(),
+            Stream::Unix(unix) => unix.as_fd(),
+            Stream::Tls(tls) => tls.get_ref().0.as_fd(),
+        }
+    }
 }
 
 impl AsyncRead for Stream {
