@@ -11,17 +11,18 @@
 //! # Ok::<(), lockwarden::Error>(())
 //! ```
 
-use crate::{Error, LockView, Loss, Settings, State, Token, error::StoreError};
-use std::{ops::Deref, sync::Arc, time::Duration};
+use crate::{Error, LockView, Loss, Settings, State, Token, error::StoreError, process::Unforked};
+use std::{future::Future, ops::Deref, sync::Arc, time::Duration};
 use tokio::runtime::{Builder, Runtime};
 
 /// As [`crate::Warden`]. Heartbeat and renewal run on a thread of its own, whatever the caller's
-/// threads do. Its methods block, so they must not be called from async code.
+/// threads do. Its methods block, so they must not be called from async code. In a forked child they
+/// are refused at once, and what the child drops hurts nobody; it may connect a warden of its own.
 #[derive(Clone, Debug)]
 pub struct Warden {
-    // Before the runtime: what is held is released while there still is one.
+    // Before the thread: what is held is released while there still is one.
     inner: crate::Warden,
-    runtime: Arc<Runtime>,
+    thread: Arc<Thread>,
 }
 
 /// As [`crate::Lock`].
@@ -29,14 +30,30 @@ pub struct Warden {
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
     inner: crate::Lock,
-    runtime: Arc<Runtime>,
+    thread: Arc<Thread>,
 }
 
 /// As [`crate::Guard`], which it dereferences to; what blocks is its own.
 #[derive(Debug)]
 pub struct Guard {
     inner: crate::Guard,
-    runtime: Arc<Runtime>,
+    thread: Arc<Thread>,
+}
+
+/// The runtime of a warden and its thread. A forked child has neither: it must not ask the runtime
+/// for anything, nor wait for the thread's end (R24).
+#[derive(Debug)]
+struct Thread(Unforked<Runtime>);
+
+impl Thread {
+    /// None: this is a forked child.
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        Some(self.0.get()?.block_on(future))
+    }
+
+    fn block_on_call<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.block_on(call).unwrap_or(Err(Error::Closed))
+    }
 }
 
 impl Warden {
@@ -60,12 +77,12 @@ impl Warden {
             .build()
             .map_err(|error| StoreError::Invalid { detail: format!("no thread: {error}") })?;
         let inner = runtime.block_on(settings.connect(url))?;
-        Ok(Warden { inner, runtime: Arc::new(runtime) })
+        Ok(Warden { inner, thread: Arc::new(Thread(Unforked::new(runtime))) })
     }
 
     /// As [`crate::Warden::lock`].
     pub fn lock(&self, name: &str) -> Lock {
-        Lock { inner: self.inner.lock(name), runtime: self.runtime.clone() }
+        Lock { inner: self.inner.lock(name), thread: self.thread.clone() }
     }
 
     /// As [`crate::Warden::show`].
@@ -73,7 +90,7 @@ impl Warden {
     /// # Errors
     /// As there.
     pub fn show(&self, name: &str) -> Result<LockView, Error> {
-        self.runtime.block_on(self.inner.show(name))
+        self.thread.block_on_call(self.inner.show(name))
     }
 
     /// As [`crate::Warden::revoke`].
@@ -81,12 +98,12 @@ impl Warden {
     /// # Errors
     /// As there.
     pub fn revoke(&self, name: &str, token: &Token, delayed: bool) -> Result<Duration, Error> {
-        self.runtime.block_on(self.inner.revoke(name, token, delayed))
+        self.thread.block_on_call(self.inner.revoke(name, token, delayed))
     }
 
     /// As [`crate::Warden::close`].
     pub fn close(self) {
-        self.runtime.block_on(self.inner.close());
+        let _ = self.thread.block_on(self.inner.close());
     }
 }
 
@@ -117,8 +134,8 @@ impl Lock {
     /// # Errors
     /// As there.
     pub fn acquire(&self) -> Result<Guard, Error> {
-        let inner = self.runtime.block_on(self.inner.acquire())?;
-        Ok(Guard { inner, runtime: self.runtime.clone() })
+        let inner = self.thread.block_on_call(self.inner.acquire())?;
+        Ok(Guard { inner, thread: self.thread.clone() })
     }
 }
 
@@ -126,14 +143,16 @@ impl Guard {
     /// As [`crate::Guard::lost`].
     #[must_use]
     pub fn lost(&self) -> Loss {
-        self.runtime.block_on(self.inner.lost())
+        self.thread.block_on(self.inner.lost()).unwrap_or(Loss::Forked)
     }
 
     /// As [`crate::Guard::changed`], waiting at most `wait`; none: it did not change.
     #[must_use]
     pub fn changed(&self, seen: State, wait: Duration) -> Option<State> {
-        self.runtime
-            .block_on(async { tokio::time::timeout(wait, self.inner.changed(seen)).await.ok() })
+        let changed = async { tokio::time::timeout(wait, self.inner.changed(seen)).await.ok() };
+        self.thread
+            .block_on(changed)
+            .unwrap_or_else(|| Some(self.inner.state()).filter(|state| *state != seen))
     }
 
     /// As [`crate::Guard::extend`].
@@ -141,7 +160,7 @@ impl Guard {
     /// # Errors
     /// As there.
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.runtime.block_on(self.inner.extend(lease))
+        self.thread.block_on_call(self.inner.extend(lease))
     }
 
     /// As [`crate::Guard::release`].
@@ -149,7 +168,7 @@ impl Guard {
     /// # Errors
     /// As there.
     pub fn release(self) -> Result<(), Error> {
-        self.runtime.block_on(self.inner.release())
+        self.thread.block_on_call(self.inner.release())
     }
 }
 

@@ -222,8 +222,11 @@ impl Future for Driver {
 }
 
 impl Drop for Driver {
-    /// The runtime ends, or the driver is done: nobody may wait for it any more.
+    /// The runtime ends, or the driver is done: nobody may wait for it any more. A forked child that
+    /// drops its parent's runtime must not wait for the state either (R24).
     fn drop(&mut self) {
-        self.shared.state().end();
+        if self.shared.is_ours() {
+            self.shared.state().end();
+        }
     }
 }
