@@ -37,6 +37,8 @@ pub(super) struct Writer {
     party: (Arc<Party>, String),
     /// The number of the term of each acquire of the call that is being written.
     terms: Vec<usize>,
+    /// The forms of its locks' keys.
+    forms: Vec<Form>,
 }
 
 /// How many of the last terms an acquire is compared with before it brings its own.
@@ -62,6 +64,7 @@ impl Writer {
             beats_by_message,
             party: (party, text),
             terms: Vec::new(),
+            forms: Vec::new(),
         }
     }
 
@@ -96,9 +99,13 @@ impl Writer {
     ) {
         let mut terms: Vec<&Acquire> = Vec::new();
         self.terms.clear();
-        let (mut keys, mut arguments) = (1, 5);
+        self.forms.clear();
+        let (mut keys, mut arguments) = (1, 6);
         for call in calls {
-            keys += usize::from(call.command.name().is_some());
+            if let Some(name) = call.command.name() {
+                keys += 1;
+                self.forms.push(Form::of(&self.keyspace.prefix, name.as_str()));
+            }
             arguments += 1 + match &call.command {
                 Command::Acquire(ask) => {
                     self.terms.push(term_number(&mut terms, ask));
@@ -110,13 +117,16 @@ impl Writer {
                 Command::Show { .. } => 0,
             };
         }
-        arguments += 6 * terms.len() + tail.len();
+        if self.forms.iter().all(|form| *form == Form::Plain) {
+            self.forms.clear();
+        }
+        arguments += self.forms.len() + 6 * terms.len() + tail.len();
         self.head(out, by, keys, arguments);
         let prefix = self.keyspace.prefix.as_bytes();
         for name in calls.iter().filter_map(|call| call.command.name()) {
             resp::argument_of(out, &[prefix, name.as_str().as_bytes()]);
         }
-        self.session_and_terms(out, guard_ms, &terms);
+        self.context_of(out, guard_ms, &terms);
         let mut terms = std::mem::take(&mut self.terms);
         let mut numbers = terms.iter();
         for call in calls {
@@ -149,11 +159,15 @@ impl Writer {
         resp::argument(out, self.keyspace.meta.as_bytes());
     }
 
-    fn session_and_terms(&mut self, out: &mut BytesMut, guard_ms: u64, terms: &[&Acquire]) {
+    fn context_of(&mut self, out: &mut BytesMut, guard_ms: u64, terms: &[&Acquire]) {
         resp::argument(out, self.session.as_str().as_bytes());
         resp::argument(out, self.run.as_bytes());
         resp::argument_number(out, guard_ms);
         resp::argument(out, self.keyspace.common.as_bytes());
+        resp::argument_number(out, self.forms.len() as u64);
+        for form in &self.forms {
+            resp::argument_of(out, &keys::form_parts(form));
+        }
         resp::argument_number(out, terms.len() as u64);
         for term in terms {
             resp::argument(out, term.proof.as_bytes());
@@ -176,14 +190,7 @@ impl Writer {
     }
 
     fn command(&self, out: &mut BytesMut, call: &Call, term: usize) {
-        let word = |out: &mut BytesMut, word: &str| {
-            let form = call
-                .command
-                .name()
-                .map_or(Form::Plain, |name| Form::of(&self.keyspace.prefix, name.as_str()));
-            let [open, tag, close] = keys::form_parts(&form);
-            resp::argument_of(out, &[word.as_bytes(), open, tag, close]);
-        };
+        let word = |out: &mut BytesMut, word: &str| resp::argument(out, word.as_bytes());
         match &call.command {
             Command::Acquire(ask) => {
                 word(out, "acquire");

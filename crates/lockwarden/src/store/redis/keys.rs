@@ -97,7 +97,10 @@ fn key_of_companion(companion: &[u8]) -> Option<&[u8]> {
 impl Form {
     /// The form for the companions of the key that a prefix and a name make.
     pub(super) fn of(prefix: &str, name: &str) -> Form {
-        let has_brace = |text: &str| text.bytes().any(|byte| byte == b'{' || byte == b'}');
+        // Without a branch per byte: most names have no braces, and all of them come by here.
+        let has_brace = |text: &str| {
+            text.bytes().fold(false, |found, byte| found | (byte == b'{') | (byte == b'}'))
+        };
         if !has_brace(name) && !has_brace(prefix) {
             return Form::Plain;
         }

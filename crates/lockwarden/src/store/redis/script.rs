@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 /// The whole script.
 pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/lib/head.lua"),
+    include_str!("scripts/lib/machine.lua"),
     include_str!("scripts/lib/enter.lua"),
     include_str!("scripts/lib/sessions.lua"),
     include_str!("scripts/lib/lock.lua"),
@@ -22,6 +23,7 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/revoke.lua"),
     include_str!("scripts/beat.lua"),
     include_str!("scripts/show.lua"),
+    include_str!("scripts/lib/machine_end.lua"),
     include_str!("scripts/batch.lua"),
 );
 
@@ -49,40 +51,49 @@ mod tests {
     use lockwarden_core::limits;
     use std::collections::HashMap;
 
-    /// The script's constants: `local A, B = 1, 2` at the head.
-    fn constants() -> HashMap<&'static str, &'static str> {
-        let head = include_str!("scripts/lib/head.lua");
-        let lines = head.lines().filter_map(|line| line.strip_prefix("local "));
-        let pairs = lines.filter_map(|line| line.split_once(" = "));
-        let constants = pairs.flat_map(|(names, values)| names.split(", ").zip(values.split(", ")));
-        constants.filter(|(name, _)| !name.contains(|c: char| c.is_lowercase())).collect()
+    /// Constants and codes stand in the script as `12 --[[NAME]]`.
+    fn named_numbers() -> Vec<(&'static str, &'static str)> {
+        let after_number = SOURCE.match_indices(" --[[").map(|(at, _)| SOURCE.split_at(at));
+        let pairs = after_number.map(|(before, after)| {
+            let is_part = |c: char| c.is_ascii_digit() || c == '-' || c == '?' || c == '\'';
+            let number = before.rsplit(|c: char| !is_part(c)).next().unwrap_or_default();
+            let name = after.trim_start_matches(" --[[").split("]]").next().unwrap_or_default();
+            (name, number)
+        });
+        pairs.collect()
     }
 
     #[test]
     fn facts_written_twice_are_equal() {
-        let mut constants = constants();
-        let mut same = |name: &str, number: i64| {
-            assert_eq!(constants.remove(name), Some(&*number.to_string()), "{name}");
+        let mut facts: HashMap<&str, String> = HashMap::new();
+        let mut fact = |name, number: i64| {
+            assert_eq!(facts.insert(name, number.to_string()), None, "{name}");
         };
-        same("W_MS", limits::W_MS as i64);
-        same("QUEUE_TTL_MS", limits::QUEUE_TTL_MS as i64);
-        same("ASK_EVERY_MS", limits::ASK_EVERY_MS as i64);
-        same("DROPS_PER_COMMAND", limits::DROPS_PER_COMMAND as i64);
-        same("MAX_FLOOR_AHEAD_US", limits::MAX_FLOOR_AHEAD_US as i64);
-        same("SCHEMA", SCHEMA.into());
-        same("NO_WAIT", NO_WAIT);
-        same("FOR_EVER", FOR_EVER);
+        fact("W_MS", limits::W_MS as i64);
+        fact("QUEUE_TTL_MS", limits::QUEUE_TTL_MS as i64);
+        fact("ASK_EVERY_MS", limits::ASK_EVERY_MS as i64);
+        fact("DROPS_PER_COMMAND", limits::DROPS_PER_COMMAND as i64);
+        fact("MAX_FLOOR_AHEAD_US", limits::MAX_FLOOR_AHEAD_US as i64);
+        fact("SCHEMA", SCHEMA.into());
+        fact("NO_WAIT", NO_WAIT);
+        fact("FOR_EVER", FOR_EVER);
         for code in Code::ALL {
-            same(code.name(), *code as i64);
+            fact(code.name(), *code as i64);
         }
         for holder in Holder::ALL {
-            same(holder.name(), *holder as i64);
+            fact(holder.name(), *holder as i64);
         }
         for absent in Absent::ALL {
-            same(absent.name(), *absent as i64);
+            fact(absent.name(), *absent as i64);
         }
-        assert_eq!(constants.remove("BLIND"), Some("'?'"));
-        assert!(constants.is_empty(), "known to the script only: {constants:?}");
+        facts.insert("BLIND", format!("'{BLIND}'"));
+        let named = named_numbers();
+        for (name, number) in &named {
+            assert_eq!(facts.get(name).map(String::as_str), Some(*number), "{name}");
+        }
+        for name in facts.keys() {
+            assert!(named.iter().any(|(used, _)| used == name), "{name} is used nowhere");
+        }
     }
 
     /// Lua allows 200 locals in one function.

@@ -23,52 +23,50 @@ local function refuse(token, term)
   if write_ticket then
     write_ticket()
   end
-  answer(REFUSED, guard_ms, position)
+  answer(11 --[[REFUSED]], guard_ms, position)
   add_holder(it)
 end
 
-local function acquire(token, term_number)
-  local term = terms[term_number]
+-- What a ticket of the caller's would say.
+local function ticket_for(token, term)
+  return {
+    token = token, session = session, proof = term.proof, lease = term.lease, grace = term.grace,
+    floor = term.floor, party = term.party,
+  }
+end
+
+local function acquire(token, number_of_term)
+  local term = terms[number_of_term]
   if subscribers(session) == 0 then
-    return answer(UNSUBSCRIBED)
+    return answer(21 --[[UNSUBSCRIBED]])
   end
-  if term.floor > now + MAX_FLOOR_AHEAD_US then
-    return answer(FLOOR_AHEAD)
+  if term.floor > now + 86400000000 --[[MAX_FLOOR_AHEAD_US]] then
+    return answer(23 --[[FLOOR_AHEAD]])
   end
-  local holder = values[key]
-  if holder == nil then
-    holder = value()
-  end
-  if not holder and guard_ms == 0 and not is_queue() then
-    -- Nobody has it and nobody waits. SET's NX tells a free key from one of another type.
-    term.token = token
-    return answer(GRANTED, grant(term, true), term.lease)
-  end
-  holder = value()
+  local holder = value()
   local mine = own(token, term)
   if mine then
     extend(term.lease, mine)
     if guard_ms > 0 then
-      return answer(GUARDED, term.lease, guard_ms)
+      return answer(13 --[[GUARDED]], term.lease, guard_ms)
     end
-    return answer(GRANTED, mine.fence, term.lease)
+    return answer(10 --[[GRANTED]], mine.fence, term.lease)
   end
   if not holder and guard_ms == 0 then
     -- First those who came before (R26).
     local drops, it, behind, more = pick()
     if more then
       drop(drops)
-      return answer(MORE)
+      return answer(22 --[[MORE]])
     end
     local to_asker = it and it.token == token and it.session == session
     drop(drops)
     if not it then
-      term.token = token
-      return answer(GRANTED, grant(term), term.lease)
+      return answer(10 --[[GRANTED]], grant(ticket_for(token, term)), term.lease)
     end
     hand(it, behind, to_asker)
     if to_asker then
-      return answer(GRANTED, fence, it.lease)
+      return answer(10 --[[GRANTED]], fence, it.lease)
     end
   end
   refuse(token, term)

@@ -11,8 +11,8 @@ local function release(token)
     if old and old.session == session then
       drop({ token })
     end
-    return answer(NOT_HELD, absence())
+    return answer(14 --[[NOT_HELD]], absence())
   end
   free()
-  answer(RELEASED)
+  answer(15 --[[RELEASED]])
 end

@@ -5,26 +5,18 @@
 
 local function renew(token, lease)
   if subscribers(session) == 0 then
-    return answer(UNSUBSCRIBED)
+    return answer(21 --[[UNSUBSCRIBED]])
   end
-  if not owns(token) then
-    return answer(NOT_HELD, absence())
+  local mine, it = owns(token)
+  if not mine then
+    return answer(14 --[[NOT_HELD]], absence())
   end
-  local text = records[key]
-  local beginning = own_head .. pack(token) .. extension(lease)
-  if text and sub(text, 1, #beginning) == beginning then
-    -- The record says already what this renewal results in.
-    call('PEXPIRE', key, lease)
-    call('PEXPIRE', companion('record'), lease)
-  else
-    local it = record()
-    if it and it.revoked == 1 then
-      return answer(NOT_HELD, WAS_REVOKED)
-    end
-    extend(lease, it)
+  if it and it.revoked == 1 then
+    return answer(14 --[[NOT_HELD]], 2 --[[WAS_REVOKED]])
   end
+  extend(tonumber(lease), it)
   if guard_ms > 0 then
-    return answer(GUARDED, lease, guard_ms)
+    return answer(13 --[[GUARDED]], lease, guard_ms)
   end
-  answer(RENEWED, lease)
+  answer(12 --[[RENEWED]], lease)
 end

@@ -6,7 +6,7 @@
 local function revoke(token, meant, delayed)
   local it = record()
   if value() ~= token or (meant ~= '' and not (it and it.session == meant)) then
-    return answer(NOT_HELD, absence())
+    return answer(14 --[[NOT_HELD]], absence())
   end
   local function notify(after)
     if it then
@@ -17,17 +17,17 @@ local function revoke(token, meant, delayed)
     free(function()
       notify(0)
     end)
-    return answer(REVOKED, 0)
+    return answer(17 --[[REVOKED]], 0)
   end
   if guard_ms > 0 then
     -- Nothing is shortened during the guard (R6).
-    return answer(GUARDED, 0, guard_ms)
+    return answer(13 --[[GUARDED]], 0, guard_ms)
   end
-  local after = shorten(W_MS)
+  local after = shorten(3000 --[[W_MS]])
   if it then
     it.revoked = 1
     write_record(it, after > 0 and after or 1)
   end
   notify(after)
-  answer(REVOKED, after)
+  answer(17 --[[REVOKED]], after)
 end

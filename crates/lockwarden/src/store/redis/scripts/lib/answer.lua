@@ -1,21 +1,18 @@
 -- Answers. The values behind each code are listed in `answer.rs`.
 
-local function answer(code, first, second)
-  last = last + 1
-  reply[last] = code
-  if first then
-    last = last + 1
-    reply[last] = first
-    if second then
-      last = last + 1
-      reply[last] = second
-    end
-  end
-end
-
 local function add(item)
   last = last + 1
   reply[last] = item
+end
+
+local function answer(code, first, second)
+  add(code)
+  if first then
+    add(first)
+  end
+  if second then
+    add(second)
+  end
 end
 
 local function held_ms(since)
@@ -28,9 +25,9 @@ end
 local function add_holder(it)
   local token = value()
   if not token then
-    return add(NOBODY)
+    return add(0 --[[NOBODY]])
   end
-  add(it and OURS or FOREIGN)
+  add(it and 2 --[[OURS]] or 1 --[[FOREIGN]])
   add(token)
   add(call('PTTL', key))
   if it then

@@ -15,12 +15,8 @@ end
 
 -- The ticket of a token, or false.
 local function ticket(token)
-  local text = not nobody_waits and call('HGET', companion('tickets'), token)
+  local text = waits[key] ~= false and call('HGET', companion('tickets'), token)
   return text and ticket_of(token, text)
-end
-
-local function is_queue()
-  return not nobody_waits and call('EXISTS', companion('queue')) == 1
 end
 
 local function drop(tokens)
@@ -44,13 +40,13 @@ end
 -- dropped tickets was met first.
 local function pick()
   local drops = {}
-  if not is_queue() then
+  if waits[key] == false then
     return drops
   end
   local tokens, texts = places(0, 1)
-  for at = 1, DROPS_PER_COMMAND do
+  for at = 1, 64 --[[DROPS_PER_COMMAND]] do
     if at == 2 then
-      tokens, texts = places(0, DROPS_PER_COMMAND)
+      tokens, texts = places(0, 64 --[[DROPS_PER_COMMAND]])
     end
     local token, text = tokens[at], texts[at]
     if not token then
@@ -63,14 +59,14 @@ local function pick()
       return drops, it, behind
     end
   end
-  return drops, nil, nil, tokens[DROPS_PER_COMMAND + 1] ~= nil
+  return drops, nil, nil, tokens[64 --[[DROPS_PER_COMMAND]] + 1] ~= nil
 end
 
 -- Grants the lock to a ticket that `pick` found. One of the asker gets the whole lease, for its reply
 -- says so; another gets W at most and is told by message (R27).
 local function hand(it, behind, to_asker)
-  if not to_asker and it.lease > W_MS then
-    it.lease = W_MS
+  if not to_asker and it.lease > 3000 --[[W_MS]] then
+    it.lease = 3000 --[[W_MS]]
   end
   local granted_fence = grant(it)
   local first = ''
@@ -131,12 +127,12 @@ end
 -- Prepares a waiting caller's ticket, or its refreshing; its place stays (R28, G6). Reads only (R12);
 -- gives the position (-1: no ticket), and what then writes it.
 local function queue_up(token, term)
-  if term.wait == NO_WAIT then
+  if term.wait == -2 --[[NO_WAIT]] then
     return -1
   end
   local queue, tickets = companion('queue'), companion('tickets')
   local deadline = -1
-  if term.wait ~= FOR_EVER then
+  if term.wait ~= -1 --[[FOR_EVER]] then
     deadline = now + term.wait * 1000
   end
   local text = call('HGET', tickets, token)
@@ -149,28 +145,28 @@ local function queue_up(token, term)
     if old.session ~= session or old.proof ~= term.proof then
       -- Another session's ticket of the same value is in the way of ours (R25).
       return -1, function()
-        call('PEXPIRE', queue, QUEUE_TTL_MS)
-        call('PEXPIRE', tickets, QUEUE_TTL_MS)
+        call('PEXPIRE', queue, 60000 --[[QUEUE_TTL_MS]])
+        call('PEXPIRE', tickets, 60000 --[[QUEUE_TTL_MS]])
       end
     end
     since = old.since
     -- A repeated request changes its deadline and nothing else.
-    text = pack(SCHEMA, old.proof, session, old.lease, old.grace, old.floor, deadline, since, old.party)
+    text = pack(1 --[[SCHEMA]], old.proof, session, old.lease, old.grace, old.floor, deadline, since, old.party)
     position = living_ahead(index)
   else
     local newest = call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
     score = newest[2] and newest[2] + 1 or 0
-    text = pack(SCHEMA, term.proof, session, tonumber(term.lease), tonumber(term.grace), term.floor,
+    text = pack(1 --[[SCHEMA]], term.proof, session, term.lease, term.grace, term.floor,
       deadline, since, term.party)
     position = living_ahead(newest[1] and call('ZCARD', queue) or 0)
   end
   return position, function()
-    nobody_waits = false
+    waits[key] = true
     if score then
       call('ZADD', queue, score, token)
     end
     call('HSET', tickets, token, text)
-    call('PEXPIRE', queue, QUEUE_TTL_MS)
-    call('PEXPIRE', tickets, QUEUE_TTL_MS)
+    call('PEXPIRE', queue, 60000 --[[QUEUE_TTL_MS]])
+    call('PEXPIRE', tickets, 60000 --[[QUEUE_TTL_MS]])
   end
 end
