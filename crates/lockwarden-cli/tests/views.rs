@@ -96,7 +96,8 @@ fn show_tells_the_holder_and_the_queue() {
         assert!(words.contains(&format!("token    {}\n", held["token"].as_str().unwrap())));
         site.write("go");
         for started in [holder, second, third] {
-            assert_eq!(started.end().code(), 0);
+            let ran = started.end();
+            assert_eq!(ran.code(), 0, "{ran:?}");
         }
         let free = json!({"name": "x", "free": true, "holder": null, "queue": []});
         assert_eq!(site.show("x"), free);
@@ -135,7 +136,8 @@ fn ls_lists_what_matches() {
         );
         site.write("go");
         for started in held {
-            assert_eq!(started.end().code(), 0);
+            let ran = started.end();
+            assert_eq!(ran.code(), 0, "{ran:?}");
         }
         assert_eq!(names(&[]), [""; 0]);
     }

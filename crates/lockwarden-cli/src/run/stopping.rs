@@ -19,8 +19,8 @@ pub(super) enum Do {
 #[derive(Debug)]
 pub(super) struct Stopping {
     on_lost: OnLost,
-    /// How long before the lock may be another's SIGTERM comes.
-    margin: Duration,
+    /// The most that was ever left until the lock could be another's.
+    longest: Duration,
     kill_after: Duration,
     /// SIGTERM, or SIGINT, was passed on.
     asked: bool,
@@ -34,18 +34,10 @@ pub(super) struct Stopping {
 
 impl Stopping {
     /// By these settings.
-    pub(super) fn new(
-        on_lost: OnLost,
-        lease: Duration,
-        grace: Duration,
-        kill_after: Duration,
-    ) -> Stopping {
-        // Answers come every third of the lease, and every second (beats): with a short lease or
-        // grace, 2 s before the end would be all the time.
-        let margin = Duration::from_secs(TERM_S).min(lease.min(grace) / 4);
+    pub(super) fn new(on_lost: OnLost, kill_after: Duration) -> Stopping {
         Stopping {
             on_lost,
-            margin,
+            longest: Duration::ZERO,
             kill_after,
             asked: false,
             kill_at: None,
@@ -54,6 +46,14 @@ impl Stopping {
             killed: false,
             for_loss: false,
         }
+    }
+
+    /// How long before the lock may be another's SIGTERM comes. Answers come every third of the
+    /// lease, and every second (beats), so with a short lease or grace 2 s before the end would be
+    /// all the time; and a lock that was handed over has a short lease until its first renewal,
+    /// which is under way (R27).
+    fn margin(&self) -> Duration {
+        Duration::from_secs(TERM_S).min(self.longest / 4)
     }
 
     /// A signal was passed on to the command (C43).
@@ -72,6 +72,7 @@ impl Stopping {
     /// how long nobody else can hold the lock, as far as we know.
     pub(super) fn next(&mut self, now: Instant, lost: bool, left: Duration) -> (Do, Duration) {
         const LONG: Duration = Duration::from_secs(3_600);
+        self.longest = self.longest.max(left);
         if self.killed {
             return (Do::Nothing, LONG);
         }
@@ -100,11 +101,11 @@ impl Stopping {
         if self.on_lost == OnLost::Kill || self.terminated {
             return (Do::Nothing, loss_in.min(asked));
         }
-        if lost || left <= self.margin {
+        if lost || left <= self.margin() {
             (self.terminated, self.for_loss) = (true, true);
             return (Do::Terminate, loss_in.min(asked));
         }
-        (Do::Nothing, (left - self.margin).min(asked))
+        (Do::Nothing, (left - self.margin()).min(asked))
     }
 
     /// Was it stopped because the lock was lost, or about to be?
@@ -125,7 +126,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn stopping(on_lost: OnLost) -> Stopping {
-        Stopping::new(on_lost, 30 * S, 10 * S, 10 * S)
+        Stopping::new(on_lost, 10 * S)
     }
 
     #[test]
@@ -166,14 +167,18 @@ mod tests {
         assert!(!stopping.for_loss());
     }
 
-    /// With a short lease the margin must not be all there is.
+    /// With a short lease, or one that was handed over (R27), the margin must not be all there is.
     #[test]
-    fn a_short_lease_has_a_short_margin() {
+    fn what_is_short_from_the_start_has_a_short_margin() {
         let now = Instant::now();
-        let mut short = Stopping::new(OnLost::Term, S, 10 * S, 10 * S);
+        let mut short = stopping(OnLost::Term);
+        assert_eq!(short.next(now, false, S), (Do::Nothing, S * 3 / 4));
         assert_eq!(short.next(now, false, S / 2), (Do::Nothing, S / 4));
-        let mut graceless = Stopping::new(OnLost::Term, 30 * S, 3 * S, 10 * S);
-        assert_eq!(graceless.next(now, false, 2 * S).0, Do::Nothing);
+        assert_eq!(short.next(now, false, S / 4).0, Do::Terminate);
+        let mut handed = stopping(OnLost::Term);
+        assert_eq!(handed.next(now, false, 2 * S).0, Do::Nothing);
+        assert_eq!(handed.next(now, false, 9 * S), (Do::Nothing, 7 * S));
+        assert_eq!(handed.next(now, false, 2 * S).0, Do::Terminate);
     }
 
     /// C43: the grace of a stubborn command begins with SIGTERM, or with the second interrupt.

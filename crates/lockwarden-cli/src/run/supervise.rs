@@ -31,7 +31,7 @@ pub(super) async fn supervise(
     watcher: &mut Watcher,
     signals: &mut Signals,
 ) -> Result<i32, Failure> {
-    let stopping = Stopping::new(args.on_lost, args.lease, args.grace, args.kill_after);
+    let stopping = Stopping::new(args.on_lost, args.kill_after);
     let mut terminal = Terminal::new();
     terminal.lend_at_start(command.group());
     if stopping.stops() {
