@@ -241,6 +241,49 @@ fn c51_nothing_is_left_of_many_names() {
     }
 }
 
+/// C52: looking for locks among very many other keys is done in small steps, without a command that
+/// keeps the server from everybody else; and finds each of them.
+#[test]
+fn c52_looking_does_not_stop_the_server() {
+    on_every_server(|server, protocol| async move {
+        let mut raw = server.raw();
+        let fill = "for i = ARGV[1], ARGV[1] + 9999 do \
+                    redis.call('SET', 'app:' .. string.format('%.0f', i), 'x') end";
+        for i in 0..size(200, 3) {
+            raw.cmd(&["EVAL", fill, "0", &(i * 10_000).to_string()]);
+        }
+        let warden = connect(&server, protocol).await;
+        let mut held = Vec::new();
+        for i in 0..500 {
+            held.push(warden.lock(&format!("job{i:03}")).acquire().await.unwrap());
+        }
+        assert!(raw.cmd(&["CONFIG", "RESETSTAT"]).is_ok());
+        let expected: Vec<String> = (0..500).map(|i| format!("job{i:03}")).collect();
+        assert_eq!(names(&warden).await, expected);
+        let (mut foreign, mut cursor) = (0, 0);
+        loop {
+            let page = warden.page(cursor, true).await.unwrap();
+            (foreign, cursor) = (foreign + page.foreign, page.cursor);
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert!(foreign >= size(2_000_000, 30_000), "{foreign}");
+        warden.show("job000").await.unwrap();
+        warden.revoke("job000", held[0].token(), false).await.unwrap();
+        // On average, for on a loaded machine any single command may be interrupted. The case allows
+        // 50 ms.
+        let info = raw.cmd(&["INFO", "commandstats"]).text().unwrap();
+        let scan = info.lines().find(|line| line.starts_with("cmdstat_scan:")).unwrap();
+        let (_, average) = scan.split_once("usec_per_call=").unwrap();
+        let average_us: f64 = average.split(',').next().unwrap().parse().unwrap();
+        assert!(average_us < 5_000.0, "{scan}");
+        for command in ["keys", "smembers", "hgetall", "flushall", "config|get", "sort"] {
+            assert_eq!(support::calls(&mut raw, command), 0, "{command}");
+        }
+    });
+}
+
 /// C66: of fifty locks ten are expired, ten released, ten of a killed process, ten revoked, ten held:
 /// every view shows the ten, as the store has them.
 #[test]

@@ -199,7 +199,8 @@ fn python_redis_lock_is_left_alone() {
         let mut raw = server.raw();
         assert_eq!(python.ask("other-acquire x"), "True");
         let theirs: Vec<String> =
-            keys(&mut raw).into_iter().filter(|key| key != META_KEY).collect();
+            keys(&mut raw).into_iter().filter(|key| !key.starts_with("lockwarden:")).collect();
+        assert!(theirs.contains(&"lock:x".to_owned()), "{theirs:?}");
         let of_theirs = |raw: &mut Raw| -> Vec<Value> {
             theirs.iter().map(|key| raw.cmd(&["DUMP", key])).collect()
         };
