@@ -6,8 +6,14 @@
 
 mod world;
 
-use lockwarden_core::limits::{DEFAULT_GRACE_MS, W_MS};
-use proptest::{prelude::*, test_runner::RngSeed};
+use lockwarden_core::{
+    Command, Rules,
+    limits::{DEFAULT_GRACE_MS, W_MS},
+};
+use proptest::{
+    prelude::*,
+    test_runner::{RngSeed, TestRunner},
+};
 use world::{
     Action, EPOCH_US, Faults, Scope, World,
     checks::Violation,
@@ -37,6 +43,8 @@ enum Step {
     EmptyRestart,
     Failover,
     Flush,
+    /// An operator takes a lock away, with the delay that G1 wants (R32).
+    Revoke(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -62,6 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::EmptyRestart),
         1 => Just(Step::Failover),
         1 => Just(Step::Flush),
+        1 => who().prop_map(Step::Revoke),
     ]
 }
 
@@ -109,7 +118,7 @@ fn meant(world: &World, step: &Step) -> Option<Action> {
     let unnoticed = world.table.meta.is_none();
     Some(match *step {
         Step::Pause(us) => Action::Advance(us),
-        Step::Calm(_) => return None,
+        Step::Calm(_) | Step::Revoke(_) => return None,
         Step::Ask(who, which, wait_us, name) => {
             let (index, name) = (session(who)?, usize::from(name) % names);
             let owner = owner(index, which);
@@ -171,6 +180,8 @@ fn play(scope: &Scope, clocks: Vec<(u64, i64)>, steps: &[Step]) -> Result<World,
         if let Step::Calm(us) = step {
             let end_us = world.now_us + us;
             world.run_fairly(scope, end_us, false)?;
+        } else if let Step::Revoke(who) = step {
+            revoke(&mut world, scope, usize::from(*who))?;
         } else if let Some(action) = meant(&world, step) {
             world.apply(scope, action)?;
         }
@@ -178,6 +189,38 @@ fn play(scope: &Scope, clocks: Vec<(u64, i64)>, steps: &[Step]) -> Result<World,
         world.apply(scope, Action::Advance(1))?;
     }
     Ok(world)
+}
+
+/// Revokes what is held of a name, over whatever connection is open.
+fn revoke(world: &mut World, scope: &Scope, who: usize) -> Result<(), Violation> {
+    let name = world.names[who % world.names.len()].clone();
+    let held = world.table.locks.get(&name).and_then(|lock| lock.key.clone());
+    let open = world.conns.iter().position(|conn| conn.server_open);
+    if let (Some(key), Some(conn)) = (held, open)
+        && world.table.meta.is_some()
+    {
+        let (token, session) = (key.token, None);
+        world.execute(scope, conn, &Command::Revoke { name, token, session, delayed: true })?;
+    }
+    Ok(())
+}
+
+/// The histories are no decoration: each of these rules, taken away, is missed by them.
+#[test]
+fn histories_miss_a_missing_rule() {
+    for rule in [4, 5, 6, 20, 21, 26] {
+        let quick = ProptestConfig { cases: 20_000, max_shrink_iters: 0, ..config(1) };
+        let found = TestRunner::new(quick).run(
+            &(scope(), prop::collection::vec(step(), 20..160)),
+            |(scope, steps)| {
+                let scope = Scope { rules: Rules::ALL.without(rule), ..scope };
+                let clocks = vec![(0, 0); scope.sessions];
+                prop_assert!(play(&scope, clocks, &steps).is_ok());
+                Ok(())
+            },
+        );
+        assert!(found.is_err(), "nothing was found without R{rule}");
+    }
 }
 
 proptest! {
