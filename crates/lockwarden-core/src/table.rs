@@ -195,7 +195,9 @@ pub fn enter(meta: Option<Meta>, at: &Context<'_>) -> Option<Meta> {
     }
     // No guard only where nobody can believe: the server has been up for longer than any belief of
     // its run before, and nobody else is connected who might hold a lock that was flushed (R5).
-    let alone = at.uptime_s > (W_MS / 1_000) as i64 && at.in_common <= 1;
+    // A caller whose own subscription is gone is not among those counted: the one there is another.
+    let own = (at.subscribers)(at.caller).min(1);
+    let alone = at.uptime_s > (W_MS / 1_000) as i64 && at.in_common <= own;
     let unguarded = meta.is_none() && (alone || !at.rules.on(5));
     let guard_until_us = if unguarded { 0 } else { at.now_us + W_MS * US_PER_MS };
     Some(Meta {
