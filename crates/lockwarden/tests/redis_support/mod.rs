@@ -13,7 +13,7 @@ use lockwarden_core::{
     command::{Acquire, Renew, Wait},
     party::{Party, Process},
 };
-use lockwarden_testkit::servers::Server;
+use lockwarden_testkit::servers::{Server, ServerKind};
 use std::{collections::BTreeMap, future::poll_fn, sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
 
@@ -34,6 +34,21 @@ pub fn protocols(server: &Server) -> Vec<Protocol> {
         protocols.push(Protocol::Resp3);
     }
     protocols
+}
+
+/// On every server of this run, in each protocol that it speaks: an empty server without a guard.
+pub fn with_protocols(mut body: impl FnMut(&Server, &RedisSettings)) {
+    for kind in ServerKind::default_set() {
+        let server = Server::start(kind);
+        for protocol in protocols(&server) {
+            server.cmd(&["FLUSHALL"]);
+            server.without_guard();
+            let mut settings = settings(&server);
+            settings.protocol = Some(protocol);
+            println!("{kind}, {protocol:?}");
+            body(&server, &settings);
+        }
+    }
 }
 
 /// A session with one link, driven by hand on a runtime of its own thread.

@@ -1,0 +1,383 @@
+//! The Redis store on real servers: what only a server can do to it.
+
+mod redis_support;
+
+use lockwarden::{
+    error::{StoreError, Trouble},
+    store::redis::{Address, Protocol, RedisSettings, RedisStore},
+};
+use lockwarden_core::{
+    Command, Reply,
+    command::{Message, Reason, Wait},
+};
+use lockwarden_testkit::{
+    process::eventually,
+    proxy::{Cut, Direction, Proxy},
+    raw::Value,
+    servers::{Restart, Server, ServerKind},
+};
+use redis_support::{
+    SOON, Session, acquire, cancel, name, release, renew, revoke, runtime, settings, show,
+    with_protocols,
+};
+use std::process::Command as Process;
+
+fn keys(server: &Server) -> Vec<String> {
+    let reply = server.cmd(&["KEYS", "*"]);
+    let mut keys: Vec<String> = reply.items().iter().filter_map(Value::text).collect();
+    keys.sort();
+    keys
+}
+
+/// One round of a lock's life: held, waited for, handed over, given back.
+fn life(session: &mut Session, lock: &str) {
+    let Reply::Granted { fence, lease_ms: 30_000 } = session.ask(acquire(lock, "a", Wait::No))
+    else {
+        panic!("not granted");
+    };
+    assert!(matches!(session.ask(acquire(lock, "b", Wait::Forever)), Reply::Refused(_)));
+    assert_eq!(session.ask(release(lock, "a")), Reply::Released);
+    let granted = session.until("a grant", |session| {
+        let at = session.messages.iter().position(|it| matches!(it, Message::Grant { .. }))?;
+        Some(session.messages.remove(at))
+    });
+    let Message::Grant { fence: next, token, lease_ms: 3_000, .. } = granted else {
+        panic!("{granted:?}");
+    };
+    assert_eq!(token, redis_support::token("b"));
+    assert!(next > fence, "G2");
+    assert_eq!(session.ask(renew(lock, "b", 10_000)), Reply::Renewed { lease_ms: 10_000 });
+    assert_eq!(session.ask(release(lock, "b")), Reply::Released);
+}
+
+/// A prefix stands before every lock's key, and nothing else is touched; at the end nothing is left (G9).
+#[test]
+fn c28_all_keys_have_the_prefix_or_ours() {
+    with_protocols(|server, settings| {
+        let settings = RedisSettings { prefix: "app:".into(), db: 0, ..settings.clone() };
+        let mut session = Session::connect(&settings, "A");
+        let run = server.info("server", "run_id").unwrap();
+        let meta = ["HSET", "lockwarden:meta:app:", "epoch", "e", "run", &run, "guard", "0", "fence", "0"];
+        server.cmd(&meta);
+        server.cmd(&["SET", "x", "an application's"]);
+        session.ask(acquire("x", "a", Wait::No));
+        assert_eq!(server.cmd(&["GET", "app:x"]).text().as_deref(), Some("a"));
+        assert_eq!(server.cmd(&["GET", "x"]).text().as_deref(), Some("an application's"));
+        session.ask(release("x", "a"));
+        life(&mut session, "x");
+        life(&mut session, "}{");
+        life(&mut session, "{y}z");
+        let expected = ["lockwarden:meta", "lockwarden:meta:app:", "x"];
+        eventually(SOON, || keys(server) == expected);
+        // Not even through the prefix can a name lead into the reserved ones.
+        let settings = RedisSettings { prefix: "lock".into(), ..settings };
+        let mut session = Session::connect(&settings, "B");
+        let refused = session.try_ask(acquire("warden:meta", "a", Wait::No));
+        assert!(matches!(refused, Err(StoreError::Invalid { .. })), "{refused:?}");
+    });
+}
+
+/// The server forgets its scripts at any moment: nobody notices, and the order stays.
+#[test]
+fn scripts_that_are_flushed_are_loaded_again_in_order() {
+    with_protocols(|server, settings| {
+        let mut session = Session::connect(settings, "A");
+        for round in 0..20 {
+            assert!(server.cmd(&["SCRIPT", "FLUSH"]).is_ok());
+            let (lock, other) = (format!("x{round}"), format!("y{round}"));
+            let mut ids = session.send(vec![acquire(&lock, "a", Wait::No), Command::Beat]);
+            ids.extend(session.send(vec![release(&lock, "a"), acquire(&other, "a", Wait::No)]));
+            ids.extend(session.send(vec![acquire(&lock, "b", Wait::No), release(&other, "a")]));
+            ids.extend(session.send(vec![release(&lock, "b"), show(&lock)]));
+            let answers = session.answers_to(&ids);
+            let kinds: Vec<String> = answers
+                .iter()
+                .map(|answer| format!("{:?}", answer.as_ref().unwrap()))
+                .map(|text| text.split([' ', '(']).next().unwrap_or_default().to_owned())
+                .collect();
+            let expected = [
+                "Granted", "Beat", "Released", "Granted", "Granted", "Released", "Released", "Shown",
+            ];
+            assert_eq!(kinds, expected);
+        }
+        assert!(session.closed.is_none());
+    });
+}
+
+/// Issue 2: at most two connections, and one round trip for each command.
+#[test]
+fn connections_and_commands_are_few() {
+    with_protocols(|server, settings| {
+        let clients = || {
+            let list = server.cmd(&["CLIENT", "LIST"]).text().unwrap_or_default();
+            list.lines().filter(|line| line.contains("name=lockwarden")).count()
+        };
+        eventually(SOON, || clients() == 0);
+        let mut session = Session::connect(settings, "A");
+        let most = if settings.protocol == Some(Protocol::Resp3) { 1 } else { 2 };
+        assert_eq!(clients(), most);
+        server.cmd(&["CONFIG", "RESETSTAT"]);
+        session.ask(acquire("x", "a", Wait::Forever));
+        session.ask(release("x", "a"));
+        let stats = server.info("commandstats", "cmdstat_evalsha").unwrap();
+        assert!(stats.starts_with("calls=2,"), "{stats}");
+        // Dropped with nothing unanswered: closed in good order, and soon forgotten.
+        drop(session);
+        eventually(SOON, || clients() == 0);
+    });
+}
+
+/// R24: a second session of the same id, made by another process, is heard by the first. One's own
+/// new link is not.
+#[test]
+fn r24_a_copy_of_a_session_is_heard() {
+    with_protocols(|_, settings| {
+        let (runtime, store) = (runtime(), RedisStore::new(settings.clone()).unwrap());
+        let mut first = Session::on(&runtime, &store, "A").unwrap();
+        let mut again = Session::on(&runtime, &store, "A").unwrap();
+        first.ask(Command::Beat);
+        again.ask(Command::Beat);
+        first.drain();
+        assert_eq!((first.cloned, again.cloned), (0, 0));
+        drop(again);
+        let mut copy = Session::connect(settings, "A");
+        first.until("the copy", |session| (session.cloned > 0).then_some(()));
+        if settings.protocol == Some(Protocol::Resp2) {
+            copy.ask(Command::Beat);
+            first.ask(Command::Beat);
+            copy.until("the first", |session| (session.cloned > 0).then_some(()));
+        }
+    });
+}
+
+/// R11: the subscription is killed while the command connection lives. Nothing is granted then, and
+/// no beat is heard.
+#[test]
+fn r11_without_a_subscription_nothing_is_granted() {
+    for kind in ServerKind::default_set() {
+        let server = Server::start(kind);
+        server.without_guard();
+        let proxy = Proxy::start(server.address()).unwrap();
+        let (host, port) = (proxy.address().ip().to_string(), proxy.address().port());
+        let mut settings = RedisSettings::new(Address::Tcp { host, port, tls: false });
+        settings.protocol = Some(Protocol::Resp2);
+        let mut session = Session::connect(&settings, "A");
+        session.ask(acquire("held", "a", Wait::No));
+        for connection in proxy.connections().iter().filter(|it| it.has_subscribed()) {
+            // Nor does the client hear that it is closed.
+            connection.swallow(Direction::ToClient);
+        }
+        server.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        eventually(SOON, || {
+            let count = server.cmd(&["PUBSUB", "NUMSUB", "lockwarden:session:A"]);
+            count.items()[1].int() == Some(0)
+        });
+        assert_eq!(session.ask(acquire("new", "a", Wait::No)), Reply::Unsubscribed);
+        assert_eq!(session.ask(acquire("new", "a", Wait::Forever)), Reply::Unsubscribed);
+        assert_eq!(session.ask(renew("held", "a", 30_000)), Reply::Unsubscribed);
+        assert_eq!(session.ask(release("held", "a")), Reply::Released);
+        let beat = session.send(vec![Command::Beat]);
+        session.ask(show("new"));
+        assert!(session.closed.is_none());
+        proxy.cut_subscribed(Cut::Close);
+        let closed = session.until("the end", |session| session.closed.clone());
+        assert!(
+            matches!(&closed, StoreError::Unavailable { trouble: Trouble::Disconnected, .. }),
+            "{beat:?} {closed:?}"
+        );
+    }
+}
+
+/// A client that is killed on the server's side learns of it as an unknown outcome, once.
+#[test]
+fn a_killed_link_is_closed_and_stays_so() {
+    with_protocols(|server, settings| {
+        let mut session = Session::connect(settings, "A");
+        server.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        let closed = session.until("the end", |session| session.closed.take());
+        assert!(matches!(
+            closed,
+            StoreError::Unavailable { trouble: Trouble::Disconnected, .. }
+        ));
+        session.send(vec![Command::Beat, acquire("x", "a", Wait::No)]);
+        session.drain();
+        assert!(session.closed.is_none(), "after the end nothing happens any more");
+        assert_eq!(server.cmd(&["EXISTS", "x"]).int(), Some(0));
+    });
+}
+
+/// R4, R5: a fresh server, a restarted one and a flushed one begin an epoch; whether with a guard
+/// depends on who may still believe.
+#[test]
+fn r5_who_waits_for_the_guard() {
+    for kind in ServerKind::default_set() {
+        let mut server = Server::builder(kind).clock_shim().start();
+        let guarded = |session: &mut Session, lock: &str| {
+            match session.ask(acquire(lock, "a", Wait::No)) {
+                Reply::Refused(refusal) => matches!(refusal.reason, Reason::Guard { .. }),
+                Reply::Granted { .. } => false,
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut first = Session::connect(&settings(&server), "A");
+        assert!(guarded(&mut first, "x"), "{kind}: fresh");
+        server.step_clock(3_200);
+        assert!(!guarded(&mut first, "x"), "{kind}: the guard is over");
+        server.step_clock(2_000);
+        server.cmd(&["FLUSHALL"]);
+        assert!(!guarded(&mut first, "x"), "{kind}: flushed, up for long, alone");
+        let mut second = Session::connect(&settings(&server), "B");
+        server.cmd(&["FLUSHALL"]);
+        assert!(guarded(&mut second, "y"), "{kind}: flushed while another is connected");
+        assert_eq!(first.ask(release("x", "a")), Reply::NotHeld(lockwarden_core::command::Absence::Free));
+        drop((first, second));
+        server.restart(Restart::Empty);
+        let mut third = Session::connect(&settings(&server), "C");
+        assert!(guarded(&mut third, "x"), "{kind}: restarted");
+        // Data of an earlier run: the run in meta is another.
+        server.without_guard();
+        server.cmd(&["HSET", "lockwarden:meta", "run", "earlier", "fence", "9000000000000000"]);
+        server.step_clock(10_000);
+        assert!(guarded(&mut third, "z"), "{kind}: restored");
+        server.step_clock(3_200);
+        let granted = third.ask(acquire("z", "a", Wait::No));
+        assert_eq!(granted, Reply::Granted { fence: 9_000_000_000_000_001, lease_ms: 30_000 });
+    }
+}
+
+/// `list` finds what is held or waited for, whatever the name, and counts other clients' strings.
+#[test]
+fn list_finds_all_names() {
+    with_protocols(|server, settings| {
+        for prefix in ["", "p:", "{p}"] {
+            server.cmd(&["FLUSHALL"]);
+            let mut settings = settings.clone();
+            settings.prefix = prefix.into();
+            server.without_guard();
+            let mut session = Session::connect(&settings, "A");
+            eventually(SOON, || {
+                matches!(session.ask(acquire("a", "t", Wait::No)), Reply::Granted { .. })
+            });
+            session.batch(["}{", "{x}y", "ключ", "b"].map(|lock| acquire(lock, "t", Wait::No)).into());
+            session.ask(acquire("b", "u", Wait::Forever));
+            // Someone waits for a foreign client's lock.
+            server.cmd(&["SET", &format!("{prefix}foreign"), "1"]);
+            session.ask(acquire("foreign", "t", Wait::Forever));
+            server.cmd(&["HSET", &format!("{prefix}hash"), "a", "b"]);
+            for i in 0..2_500 {
+                server_set(server, &format!("{prefix}other:{i}"), i == 0);
+            }
+            let mut expected: Vec<_> =
+                ["a", "b", "foreign", "{x}y", "}{", "ключ"].into_iter().map(name).collect();
+            expected.sort();
+            assert_eq!(session.list(false), (expected.clone(), 0));
+            let (names, foreign) = session.list(true);
+            assert_eq!(names, expected);
+            assert_eq!(foreign, 2, "the foreign lock, and the one string of the others");
+            session.ask(cancel("b", "u"));
+        }
+    });
+}
+
+/// One of many keys of other clients: a string, or something else.
+fn server_set(server: &Server, key: &str, is_string: bool) {
+    thread_local! {
+        static RAW: std::cell::RefCell<Option<(u16, lockwarden_testkit::raw::Raw)>> =
+            const { std::cell::RefCell::new(None) };
+    }
+    RAW.with_borrow_mut(|raw| {
+        if raw.as_ref().is_none_or(|(port, _)| *port != server.port()) {
+            *raw = Some((server.port(), server.raw()));
+        }
+        let raw = &mut raw.as_mut().unwrap().1;
+        let command: &[&str] =
+            if is_string { &["SET", key, "1"] } else { &["RPUSH", key, "1"] };
+        raw.cmd(command);
+    });
+}
+
+/// A holder whose link is gone keeps its lock for its grace, then the waiter's recheck finds it free.
+#[test]
+fn r14_a_dead_holder_keeps_its_grace() {
+    for kind in ServerKind::default_set() {
+        let server = Server::builder(kind).clock_shim().start();
+        server.without_guard();
+        let holder = Session::connect(&settings(&server), "A");
+        let mut holder = Some(holder);
+        holder.as_mut().unwrap().ask(acquire("x", "a", Wait::No));
+        let mut waiter = Session::connect(&settings(&server), "B");
+        waiter.ask(acquire("x", "b", Wait::Forever));
+        holder = None;
+        assert!(holder.is_none());
+        let ttl = |waiter: &mut Session| match waiter.ask(acquire("x", "b", Wait::Forever)) {
+            Reply::Refused(refusal) => refusal.holder.and_then(|it| it.ttl_ms).unwrap_or_default(),
+            Reply::Granted { .. } => 0,
+            other => panic!("{other:?}"),
+        };
+        eventually(SOON, || ttl(&mut waiter) <= 3_000);
+        server.step_clock(3_100);
+        assert_eq!(ttl(&mut waiter), 0, "{kind}");
+        waiter.ask(revoke("x", "b", false));
+    }
+}
+
+#[test]
+fn unix_sockets() {
+    for kind in ServerKind::default_set() {
+        let server = Server::builder(kind).unix_socket().start();
+        server.without_guard();
+        let settings = RedisSettings::new(Address::Unix(server.unix_socket().unwrap()));
+        for protocol in redis_support::protocols(&server) {
+            let settings = RedisSettings { protocol: Some(protocol), ..settings.clone() };
+            life(&mut Session::connect(&settings, "A"), "x");
+        }
+    }
+}
+
+/// The trusted certificates are the process's, so it takes another process to name others.
+#[test]
+fn tls() {
+    if let Ok(port) = std::env::var("LOCKWARDEN_TEST_TLS_PORT") {
+        return over_tls(port.parse().unwrap());
+    }
+    let Some(kind) = ServerKind::default_set().into_iter().find(|kind| kind.has_tls()) else {
+        println!("no server of this run speaks TLS");
+        return;
+    };
+    let server = Server::builder(kind).tls().start();
+    server.without_guard();
+    let port = server.tls_address().unwrap().port().to_string();
+    let run = |ca: &std::path::Path, expected: &str| {
+        let output = Process::new(std::env::current_exe().unwrap())
+            .args(["tls", "--exact", "--nocapture"])
+            .env("LOCKWARDEN_TEST_TLS_PORT", &port)
+            .env("SSL_CERT_FILE", ca)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains(expected), "{output:?}");
+    };
+    run(&server.tls_ca(), "over TLS: well");
+    run(std::path::Path::new("/dev/null"), "over TLS: refused");
+}
+
+fn over_tls(port: u16) {
+    for host in ["127.0.0.1", "localhost"] {
+        for protocol in [Protocol::Resp2, Protocol::Resp3] {
+            let address = Address::Tcp { host: host.into(), port, tls: true };
+            let mut settings = RedisSettings::new(address);
+            settings.protocol = Some(protocol);
+            match Session::try_connect(&settings, "A") {
+                Ok(mut session) => {
+                    life(&mut session, "x");
+                    println!("over TLS: well");
+                }
+                Err(StoreError::Unavailable { trouble: Trouble::Unreachable, detail, .. }) => {
+                    assert!(detail.contains("certificate"), "{detail}");
+                    println!("over TLS: refused");
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    }
+}
