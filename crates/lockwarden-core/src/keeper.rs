@@ -10,7 +10,7 @@
 
 use crate::{
     command::Absence,
-    limits::{BEAT_MS, W_MS},
+    limits::{BEAT_MS, MAX_LEASE_MS, W_MS},
     name::Epoch,
     rules::Rules,
 };
@@ -138,17 +138,37 @@ struct CountingBeat {
     epoch: Epoch,
 }
 
+/// A lease, counted from when the command left that asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Lease {
+    sent_us: u64,
+    ms: u64,
+}
+
+impl Lease {
+    /// What a store says is kept within what the protocol allows, so that no answer can make a
+    /// deadline overflow.
+    fn new(sent_us: u64, ms: u64) -> Lease {
+        Lease { sent_us, ms: ms.min(MAX_LEASE_MS) }
+    }
+
+    fn end_us(self) -> u64 {
+        self.sent_us + believed_us(self.ms)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Handle {
     keeping: Keeping,
     /// The last acknowledged grant or renewal; `guarded` answers included.
-    sent_us: u64,
-    /// Its lease, in ms.
-    lease_ms: u64,
+    lease: Lease,
     /// The epoch of the last acknowledgement that gave belief.
     epoch: Epoch,
     /// The link of the last acknowledgement.
     generation: u64,
+    /// A renewal under way that would end sooner than what is acknowledged, the shorter lease of an
+    /// `extend`: it may have been carried out long before its answer is heard. And on which link.
+    shorter: Option<(u64, Lease)>,
     /// When to renew; none: a renewal is under way, or none is wanted.
     renew_at_us: Option<u64>,
     state: State,
@@ -229,7 +249,7 @@ impl Keeper {
     pub fn stop_by_us(&self, id: HandleId) -> u64 {
         let Some(handle) = self.handles.get(&id) else { return 0 };
         let beat_us = self.beats.get(&handle.generation).map_or(0, |b| b.sent_us);
-        let answered_us = handle.sent_us.max(beat_us);
+        let answered_us = handle.lease.sent_us.max(beat_us);
         handle.lease_end_us().min(answered_us + believed_us(handle.keeping.grace_ms))
     }
 
@@ -297,8 +317,9 @@ impl Keeper {
         link.unanswered.drain(..=index);
         let ahead = |ours_us: u64| (server_us as i64).wrapping_sub(ours_us as i64);
         let (least, most) = (ahead(now_us), ahead(sent_us));
-        let jumped =
-            link.ahead_us.is_some_and(|(low, high)| least - JUMP_US > high || most + JUMP_US < low);
+        let jumped = link.ahead_us.is_some_and(|(low, high)| {
+            least.saturating_sub(JUMP_US) > high || most.saturating_add(JUMP_US) < low
+        });
         link.ahead_us = Some((least, most));
         self.epoch_seen(now_us, epoch);
         if jumped && self.rules.on(23) {
@@ -369,8 +390,13 @@ impl Keeper {
         let beat_us = beat.filter(|beat| beat.epoch == *epoch).map(|beat| beat.sent_us);
         let sent_us = if self.rules.on(22) { beat_us } else { Some(now_us) };
         let Some(sent_us) = sent_us else { return false };
-        let believed_us = believed_us(lease_ms).min(believed_us(W_MS));
+        let believed_us = believed_us(lease_ms.min(W_MS));
         if sent_us + believed_us < now_us + BEAT_US {
+            return false;
+        }
+        // A hand-off is for W at most, and the next renewal makes it whole (R27). Where none would
+        // follow, this one must.
+        if !keeping.renew && lease_ms < keeping.lease_ms {
             return false;
         }
         let said = Acknowledged { sent_us, lease_ms, epoch: epoch.clone() };
@@ -386,11 +412,13 @@ impl Keeper {
         self.acknowledge(now_us, id, said.sent_us, said.lease_ms, |handle| {
             handle.epoch = said.epoch;
             handle.generation = generation;
-            now_us.max(said.sent_us) + said.lease_ms * US_PER_MS / 3
+            now_us.max(said.sent_us) + handle.lease.ms * US_PER_MS / 3
         });
     }
 
-    /// A renewal was answered `guarded`: the store keeps the lock, but no belief follows (R6).
+    /// A renewal was answered `guarded`: the store keeps the lock, but no belief follows (R6): not
+    /// even that of the beats of this link (R21), which a caller without the right to ask for the
+    /// server's run would otherwise count at once (R5).
     pub fn guarded(
         &mut self,
         now_us: u64,
@@ -399,19 +427,16 @@ impl Keeper {
         lease_ms: u64,
         guard_ms: u64,
     ) {
-        let generation = self.generation;
-        self.acknowledge(now_us, id, sent_us, lease_ms, |handle| {
-            handle.generation = generation;
-            now_us + guard_ms * US_PER_MS
+        self.acknowledge(now_us, id, sent_us, lease_ms, |_| {
+            // No guard is longer than W, whatever a server says whose clock was set back.
+            now_us + guard_ms.min(W_MS) * US_PER_MS
         });
     }
 
     /// A renewal failed for a reason that may pass (out of memory, read-only): soon again.
     pub fn renewal_failed(&mut self, now_us: u64, id: HandleId) {
-        if let Some(handle) = self.handles.get_mut(&id)
-            && handle.keeping.renew
-        {
-            let pause_ms = (handle.lease_ms / 12).clamp(20, 500);
+        if let Some(handle) = self.handles.get_mut(&id) {
+            let pause_ms = (handle.lease.ms / 12).clamp(20, 500);
             handle.renew_at_us = Some(now_us + pause_ms * US_PER_MS);
             self.schedule(id);
         }
@@ -430,10 +455,13 @@ impl Keeper {
         }
     }
 
-    /// From now on renew with another lease; the next renewal says so.
-    pub fn set_lease(&mut self, id: HandleId, lease_ms: u64) {
+    /// From now on renew with another lease, and do so at once, even where nothing is renewed by
+    /// itself.
+    pub fn extend(&mut self, now_us: u64, id: HandleId, lease_ms: u64) {
         if let Some(handle) = self.handles.get_mut(&id) {
             handle.keeping.lease_ms = lease_ms;
+            handle.renew_at_us = Some(now_us);
+            self.schedule(id);
         }
     }
 
@@ -482,19 +510,19 @@ impl Keeper {
                 break;
             }
             let renews = self.link.is_some()
-                && handle.renews()
                 && renewable(now_us + if renew.is_empty() { 0 } else { SLACK_US })
                 && now_us < handle.lease_end_us();
             if renews {
                 renew.push((id, handle.keeping.lease_ms));
             }
+            let generation = self.generation;
             if let Some(handle) = self.handles.get_mut(&id).filter(|_| renews) {
                 handle.renew_at_us = None;
-                // A renewal with a shorter lease may be carried out long before its answer is
-                // heard: from here on only the shorter one is sure.
-                if now_us + believed_us(handle.keeping.lease_ms) < handle.lease_end_us() {
-                    handle.sent_us = now_us;
-                    handle.lease_ms = handle.keeping.lease_ms;
+                // From here on only the shorter one is sure, until the store says that it carried
+                // it out: an answer to an earlier renewal says nothing about that.
+                let asked = Lease::new(now_us, handle.keeping.lease_ms);
+                if asked.end_us() < handle.lease_end_us() {
+                    handle.shorter = Some((generation, asked));
                 }
             }
             self.settle(id, now_us);
@@ -565,13 +593,14 @@ impl Keeper {
         generation: u64,
     ) {
         self.forget(id);
-        let renew_at_us = said.sent_us.max(now_us) + said.lease_ms * US_PER_MS / 3;
+        let lease_ms = said.lease_ms.min(MAX_LEASE_MS);
+        let renew_at_us = said.sent_us.max(now_us) + lease_ms * US_PER_MS / 3;
         let handle = Handle {
             keeping,
-            sent_us: said.sent_us,
-            lease_ms: said.lease_ms,
+            lease: Lease::new(said.sent_us, said.lease_ms),
             epoch: said.epoch,
             generation,
+            shorter: None,
             renew_at_us: keeping.renew.then_some(renew_at_us),
             state: State::Held,
             due_us: 0,
@@ -593,8 +622,13 @@ impl Keeper {
             self.settle(id, now_us);
             return;
         }
-        handle.sent_us = sent_us;
-        handle.lease_ms = lease_ms;
+        handle.lease = Lease::new(sent_us, lease_ms);
+        let generation = self.generation;
+        handle.shorter.take_if(|(on_link, shorter)| {
+            // That one was answered; or a later link was, and the link that it was sent on is closed,
+            // so that it will not be carried out any more (R9).
+            *on_link != generation || (sent_us >= shorter.sent_us && lease_ms == shorter.ms)
+        });
         let renew_at_us = update(handle);
         handle.renew_at_us = handle.keeping.renew.then_some(renew_at_us);
         self.settle(id, now_us);
@@ -602,7 +636,7 @@ impl Keeper {
 
     fn renew_all(&mut self, now_us: u64) {
         for id in self.ids() {
-            if let Some(handle) = self.handles.get_mut(&id) {
+            if let Some(handle) = self.handles.get_mut(&id).filter(|it| it.keeping.renew) {
                 handle.renew_at_us = Some(now_us);
                 self.schedule(id);
             }
@@ -659,7 +693,6 @@ impl Keeper {
             }
         }
         if self.link.is_some()
-            && handle.renews()
             && let Some(renew_at_us) = handle.renew_at_us
         {
             due_us = due_us.min(renew_at_us);
@@ -674,16 +707,18 @@ impl Keeper {
 }
 
 impl Handle {
+    /// What is sure: the acknowledged lease, or a shorter one that may have been set since.
+    fn sure(&self) -> impl Iterator<Item = Lease> {
+        [Some(self.lease), self.shorter.map(|(_, lease)| lease)].into_iter().flatten()
+    }
+
     fn lease_end_us(&self) -> u64 {
-        self.sent_us + believed_us(self.lease_ms)
+        self.sure().map(Lease::end_us).fold(u64::MAX, u64::min)
     }
 
     /// Two thirds of the lease gone: a renewal that was due at a third is overdue.
     fn renewal_risk_us(&self) -> u64 {
-        self.sent_us + self.lease_ms * US_PER_MS * 2 / 3
-    }
-
-    fn renews(&self) -> bool {
-        self.keeping.renew
+        let risk_us = |lease: Lease| lease.sent_us + lease.ms * US_PER_MS * 2 / 3;
+        self.sure().map(risk_us).fold(u64::MAX, u64::min)
     }
 }

@@ -183,6 +183,11 @@ pub fn beat(at: &Context<'_>) -> Reply {
 /// epoch begins here, with its guard. None: the caller speaks of a run that is over.
 #[must_use]
 pub fn enter(meta: Option<Meta>, at: &Context<'_>) -> Option<Meta> {
+    // No guard is longer than W: one that seems so began before the clock was set back.
+    let meta = meta.map(|mut meta| {
+        meta.guard_until_us = meta.guard_until_us.min(at.now_us + W_MS * US_PER_MS);
+        meta
+    });
     let known = meta.as_ref().is_some_and(|meta| meta.run == *at.caller_run);
     // A run that the caller and meta agree on is the server's own: the caller read it from this
     // very server. Only in doubt is the server asked itself. (Without R4 only a lost meta counts,
@@ -296,7 +301,9 @@ impl Turn<'_> {
         if at.rules.on(11) && !self.alive(at.caller) {
             return Reply::Unsubscribed;
         }
-        if ask.floor > at.now_us.saturating_add(MAX_FLOOR_AHEAD_US) {
+        // Where the clock was set back, the fences that were given are the measure.
+        let measure = at.now_us.max(self.meta.fence);
+        if ask.floor > measure.saturating_add(MAX_FLOOR_AHEAD_US) {
             return Reply::FloorAhead { now_us: at.now_us };
         }
         if self.is_own(ask) {
@@ -590,15 +597,15 @@ impl Turn<'_> {
             }
         };
         // Only the first two living look after the holder, so only they must know their place
-        // exactly; counting further would cost one probe per ticket.
+        // exactly; counting further, or past many dead ones, would cost one probe per ticket.
         let mut living = 0;
-        for ticket in &self.lock.queue[..index] {
+        for ticket in self.lock.queue[..index].iter().take(DROPS_PER_COMMAND) {
             living += u64::from(self.alive(&ticket.session));
             if living == 2 {
                 return Some(index as u64);
             }
         }
-        Some(living)
+        Some(if index > DROPS_PER_COMMAND { index as u64 } else { living })
     }
 
     fn show(&self) -> LockView {

@@ -11,8 +11,11 @@
 //! # Ok::<(), lockwarden::Error>(())
 //! ```
 
-use crate::{Error, LockView, Loss, Settings, State, Token, error::StoreError, process::Unforked};
-use std::{future::Future, ops::Deref, sync::Arc, time::Duration};
+use crate::{
+    Error, LockView, Loss, Settings, State, Token, error::StoreError, process::Unforked,
+    warden::Shared,
+};
+use std::{fmt, future::Future, ops::Deref, sync::Arc, time::Duration};
 use tokio::runtime::{Builder, Runtime};
 
 /// As [`crate::Warden`]. Heartbeat and renewal run on a thread of its own, whatever the caller's
@@ -42,13 +45,36 @@ pub struct Guard {
 
 /// The runtime of a warden and its thread. A forked child has neither: it must not ask the runtime
 /// for anything, nor wait for the thread's end (R24).
-#[derive(Debug)]
-struct Thread(Unforked<Runtime>);
+struct Thread {
+    runtime: Unforked<Runtime>,
+    shared: Arc<Shared>,
+}
+
+/// How long the thread goes on at most after the last handle is gone, to release what was held.
+const LAST: Duration = Duration::from_secs(3);
+
+impl Drop for Thread {
+    /// What was dropped just before is released by the driver, which needs the thread for it.
+    fn drop(&mut self) {
+        // In async code nothing may block; then the store finds out by the closed link.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            return;
+        }
+        let shared = self.shared.clone();
+        let _ = self.block_on(async move { tokio::time::timeout(LAST, shared.ended()).await });
+    }
+}
+
+impl fmt::Debug for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Thread")
+    }
+}
 
 impl Thread {
     /// None: this is a forked child.
     fn block_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        Some(self.0.get()?.block_on(future))
+        Some(self.runtime.get()?.block_on(future))
     }
 
     fn block_on_call<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -77,7 +103,9 @@ impl Warden {
             .build()
             .map_err(|error| StoreError::Invalid { detail: format!("no thread: {error}") })?;
         let inner = runtime.block_on(settings.connect(url))?;
-        Ok(Warden { inner, thread: Arc::new(Thread(Unforked::new(runtime))) })
+        let shared = inner.shared();
+        let thread = Thread { runtime: Unforked::new(runtime), shared };
+        Ok(Warden { inner, thread: Arc::new(thread) })
     }
 
     /// As [`crate::Warden::lock`].

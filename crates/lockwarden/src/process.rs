@@ -109,8 +109,13 @@ fn namespace(kind: &str) -> u64 {
     fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |meta| meta.ino())
 }
 
-/// Field 22 of `/proc/PID/stat`, in clock ticks after boot.
+/// Field 22 of `/proc/PID/stat`, in clock ticks after boot. Unknown where /proc is that of another
+/// pid namespace: the same number is another process there (R39).
 fn start_of(pid: u32) -> Option<u64> {
+    let own = fs::read_link("/proc/self").ok()?;
+    if own.to_str() != Some(&std::process::id().to_string()) {
+        return None;
+    }
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command's name, in parentheses, may contain anything, parentheses included. Behind it
     // comes field 3.

@@ -84,10 +84,7 @@ fn c28_another_type_is_not_a_lock() {
         assert_eq!(session.ask(acquire("user:2", "second", Wait::Forever)), Reply::NotALock);
         assert_eq!(session.ask(cancel("user:2", "second")), Reply::NotALock);
         server.cmd(&["DEL", "user:2"]);
-        assert_eq!(
-            session.ask(cancel("user:2", "second")),
-            Reply::Cancelled { released: false }
-        );
+        assert_eq!(session.ask(cancel("user:2", "second")), Reply::Cancelled { released: false });
         // Meta, and the record until its expiry.
         eventually(SOON, || server.cmd(&["DBSIZE"]).int() == Some(2));
     });
@@ -280,7 +277,10 @@ fn databases_and_protocols_that_are_not_there() {
         let mut none = settings.clone();
         none.db = 99;
         let error = Session::try_connect(&none, "A").map(|_| ()).unwrap_err();
-        assert!(matches!(&error, StoreError::Invalid { detail } if detail.contains("99")), "{error}");
+        assert!(
+            matches!(&error, StoreError::Invalid { detail } if detail.contains("99")),
+            "{error}"
+        );
         if !server.kind().has_resp3() {
             none.db = 0;
             none.protocol = Some(Protocol::Resp3);
@@ -296,8 +296,7 @@ fn databases_and_protocols_that_are_not_there() {
 fn nobody_there_or_not_a_redis() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let settings =
-        RedisSettings::new(Address::Tcp { host: "127.0.0.1".into(), port, tls: false });
+    let settings = RedisSettings::new(Address::Tcp { host: "127.0.0.1".into(), port, tls: false });
     let server = std::thread::spawn(move || {
         for _ in 0..2 {
             let (mut stream, _) = listener.accept().unwrap();

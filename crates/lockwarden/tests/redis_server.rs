@@ -57,7 +57,8 @@ fn c28_all_keys_have_the_prefix_or_ours() {
         let settings = RedisSettings { prefix: "app:".into(), db: 0, ..settings.clone() };
         let mut session = Session::connect(&settings, "A");
         let run = server.info("server", "run_id").unwrap();
-        let meta = ["HSET", "lockwarden:meta:app:", "epoch", "e", "run", &run, "guard", "0", "fence", "0"];
+        let meta =
+            ["HSET", "lockwarden:meta:app:", "epoch", "e", "run", &run, "guard", "0", "fence", "0"];
         server.cmd(&meta);
         server.cmd(&["SET", "x", "an application's"]);
         session.ask(acquire("x", "a", Wait::No));
@@ -96,7 +97,8 @@ fn scripts_that_are_flushed_are_loaded_again_in_order() {
                 .map(|text| text.split([' ', '(']).next().unwrap_or_default().to_owned())
                 .collect();
             let expected = [
-                "Granted", "Beat", "Released", "Granted", "Granted", "Released", "Released", "Shown",
+                "Granted", "Beat", "Released", "Granted", "Granted", "Released", "Released",
+                "Shown",
             ];
             assert_eq!(kinds, expected);
         }
@@ -155,7 +157,8 @@ fn r24_a_copy_of_a_session_is_heard() {
 #[test]
 fn r11_without_a_subscription_nothing_is_granted() {
     for kind in ServerKind::default_set() {
-        let server = Server::start(kind);
+        let server = Server::builder(kind).clock_shim().start();
+        server.step_clock(10_000);
         server.without_guard();
         let proxy = Proxy::start(server.address()).unwrap();
         let (host, port) = (proxy.address().ip().to_string(), proxy.address().port());
@@ -176,8 +179,15 @@ fn r11_without_a_subscription_nothing_is_granted() {
         assert_eq!(session.ask(acquire("new", "a", Wait::Forever)), Reply::Unsubscribed);
         assert_eq!(session.ask(renew("held", "a", 30_000)), Reply::Unsubscribed);
         assert_eq!(session.ask(release("held", "a")), Reply::Released);
+        // R5: it is not alone, though one session is counted: that is another. The guard begins.
+        let mut other = Session::connect(&RedisSettings::new(direct(&server)), "B");
+        server.cmd(&["FLUSHALL"]);
         let beat = session.send(vec![Command::Beat]);
         session.ask(show("new"));
+        let Reply::Refused(refusal) = other.ask(acquire("held", "b", Wait::No)) else {
+            panic!("{kind}: granted, though A may believe");
+        };
+        assert!(matches!(refusal.reason, Reason::Guard { .. }));
         assert!(session.closed.is_none());
         proxy.cut_subscribed(Cut::Close);
         let closed = session.until("the end", |session| session.closed.clone());
@@ -188,6 +198,11 @@ fn r11_without_a_subscription_nothing_is_granted() {
     }
 }
 
+fn direct(server: &Server) -> Address {
+    let (host, port) = (server.address().ip().to_string(), server.port());
+    Address::Tcp { host, port, tls: false }
+}
+
 /// A client that is killed on the server's side learns of it as an unknown outcome, once.
 #[test]
 fn a_killed_link_is_closed_and_stays_so() {
@@ -195,10 +210,7 @@ fn a_killed_link_is_closed_and_stays_so() {
         let mut session = Session::connect(settings, "A");
         server.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         let closed = session.until("the end", |session| session.closed.take());
-        assert!(matches!(
-            closed,
-            StoreError::Unavailable { trouble: Trouble::Disconnected, .. }
-        ));
+        assert!(matches!(closed, StoreError::Unavailable { trouble: Trouble::Disconnected, .. }));
         session.send(vec![Command::Beat, acquire("x", "a", Wait::No)]);
         session.drain();
         assert!(session.closed.is_none(), "after the end nothing happens any more");
@@ -212,13 +224,12 @@ fn a_killed_link_is_closed_and_stays_so() {
 fn r5_who_waits_for_the_guard() {
     for kind in ServerKind::default_set() {
         let mut server = Server::builder(kind).clock_shim().start();
-        let guarded = |session: &mut Session, lock: &str| {
-            match session.ask(acquire(lock, "a", Wait::No)) {
+        let guarded =
+            |session: &mut Session, lock: &str| match session.ask(acquire(lock, "a", Wait::No)) {
                 Reply::Refused(refusal) => matches!(refusal.reason, Reason::Guard { .. }),
                 Reply::Granted { .. } => false,
                 other => panic!("{other:?}"),
-            }
-        };
+            };
         let mut first = Session::connect(&settings(&server), "A");
         assert!(guarded(&mut first, "x"), "{kind}: fresh");
         server.step_clock(3_200);
@@ -229,7 +240,10 @@ fn r5_who_waits_for_the_guard() {
         let mut second = Session::connect(&settings(&server), "B");
         server.cmd(&["FLUSHALL"]);
         assert!(guarded(&mut second, "y"), "{kind}: flushed while another is connected");
-        assert_eq!(first.ask(release("x", "a")), Reply::NotHeld(lockwarden_core::command::Absence::Free));
+        assert_eq!(
+            first.ask(release("x", "a")),
+            Reply::NotHeld(lockwarden_core::command::Absence::Free)
+        );
         drop((first, second));
         server.restart(Restart::Empty);
         let mut third = Session::connect(&settings(&server), "C");
@@ -258,7 +272,8 @@ fn list_finds_all_names() {
             eventually(SOON, || {
                 matches!(session.ask(acquire("a", "t", Wait::No)), Reply::Granted { .. })
             });
-            session.batch(["}{", "{x}y", "ключ", "b"].map(|lock| acquire(lock, "t", Wait::No)).into());
+            session
+                .batch(["}{", "{x}y", "ключ", "b"].map(|lock| acquire(lock, "t", Wait::No)).into());
             session.ask(acquire("b", "u", Wait::Forever));
             // Someone waits for a foreign client's lock.
             server.cmd(&["SET", &format!("{prefix}foreign"), "1"]);
@@ -290,8 +305,7 @@ fn server_set(server: &Server, key: &str, is_string: bool) {
             *raw = Some((server.port(), server.raw()));
         }
         let raw = &mut raw.as_mut().unwrap().1;
-        let command: &[&str] =
-            if is_string { &["SET", key, "1"] } else { &["RPUSH", key, "1"] };
+        let command: &[&str] = if is_string { &["SET", key, "1"] } else { &["RPUSH", key, "1"] };
         raw.cmd(command);
     });
 }

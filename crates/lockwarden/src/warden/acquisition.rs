@@ -59,6 +59,8 @@ pub(super) struct Wait {
     /// The place in the queue, as far as known.
     pub(super) position: Option<u64>,
     pub(super) told: Waiting,
+    /// A revocation was heard before the grant that it is about.
+    pub(super) revoked: bool,
     /// A dead holder was already taken over from once on behalf of a caller that does not wait.
     pub(super) took_over: bool,
 }

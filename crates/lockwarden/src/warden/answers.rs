@@ -15,6 +15,7 @@ use lockwarden_core::{
     Command, Epoch, Message, Name, Reply, Token,
     command::{self, Absence, HolderView, Reason, Refusal},
     keeper::{Acknowledged, HandleId, Loss, State as Belief},
+    limits::W_MS,
 };
 use std::time::Duration;
 
@@ -77,8 +78,11 @@ impl State {
                 }
             }
             Message::Revoked { name, token, .. } => {
-                if let Some(id) = self.id_of(&name, &token) {
-                    self.keeper.lost(id, Loss::Revoked);
+                let Some(id) = self.id_of(&name, &token) else { return };
+                self.keeper.lost(id, Loss::Revoked);
+                // With two connections it may overtake the grant that it is about.
+                if let Some(wait) = self.acquisitions.get_mut(&id).and_then(|it| it.wait.as_mut()) {
+                    wait.revoked = true;
                 }
             }
         }
@@ -149,6 +153,12 @@ impl State {
             Ok(Reply::Granted { fence, lease_ms }) => {
                 let Some(epoch) = epoch.cloned() else { return };
                 acquisition.fence = fence;
+                if std::mem::take(&mut wait.revoked) {
+                    // Is it still ours? The renewal will say.
+                    acquisition.phase = Phase::Confirming;
+                    let lease_ms = acquisition.keeping.lease_ms;
+                    return self.push(Purpose::Renew(id, lease_ms));
+                }
                 let said = Acknowledged { sent_us, lease_ms, epoch };
                 self.keeper.granted(now_us, id, acquisition.keeping, said);
                 self.deliver(id);
@@ -167,7 +177,7 @@ impl State {
                 }
             }
             Ok(Reply::Guarded { guard_ms, .. }) => {
-                self.recheck_at(id, now_us + (guard_ms + FIRST_MARGIN_MS) * 1_000);
+                self.recheck_at(id, now_us + (guard_ms.min(W_MS) + FIRST_MARGIN_MS) * 1_000);
             }
             Ok(Reply::More) => self.push(Purpose::Acquire(id)),
             // The link is mended, and then it is sent again.
@@ -258,7 +268,7 @@ impl State {
                 }
             }
             Ok(Reply::Guarded { guard_ms, .. }) if confirming => {
-                self.recheck_at(id, now_us + (guard_ms + FIRST_MARGIN_MS) * 1_000);
+                self.recheck_at(id, now_us + (guard_ms.min(W_MS) + FIRST_MARGIN_MS) * 1_000);
             }
             Ok(Reply::Guarded { lease_ms, guard_ms }) => {
                 self.keeper.guarded(now_us, id, sent_us, lease_ms, guard_ms);
@@ -267,6 +277,11 @@ impl State {
                 // The grant was over before we could believe in it: queue anew, as if refused.
                 tracing::debug!(?absence, "a grant by message was over before it was confirmed");
                 self.send_again(id);
+            }
+            // The key holds a value of another type: someone took it.
+            Ok(Reply::NotALock) if !confirming => {
+                self.keeper.lost(id, Loss::NotHeld(Absence::Taken));
+                self.end_extends(id, Loss::NotHeld(Absence::Taken));
             }
             Ok(Reply::NotHeld(absence)) => {
                 self.keeper.lost(id, Loss::NotHeld(absence));

@@ -82,26 +82,34 @@ impl Driver {
         if copied && let Ok(session) = random::session_id() {
             self.session = session;
         }
-        self.connect();
+        // At once, unless links have been failing before they were of any use.
+        if self.failures == 0 {
+            self.connect();
+        } else {
+            self.pause();
+        }
+        self.failures += 1;
+    }
+
+    /// Backoff with jitter, so that a server that comes back is not met by everyone at the same
+    /// moment.
+    fn pause(&mut self) {
+        let longest = (FIRST_PAUSE_MS << self.failures.min(10)).min(LONGEST_PAUSE_MS);
+        let pause_ms = longest / 2 + random::below(longest / 2 + 1);
+        self.line = Line::Pausing(Box::pin(tokio::time::sleep(Duration::from_millis(pause_ms))));
     }
 
     fn connected(&mut self, result: Result<Box<dyn Link>, StoreError>) {
         match result {
             Ok(link) => {
-                self.failures = 0;
                 self.line = Line::Up(link);
                 self.shared.state().link_up();
             }
             Err(error) => {
                 tracing::debug!(%error, "no link to the store yet");
-                self.shared.state().down = Some(error);
-                // Backoff with jitter, so that a server that comes back is not met by everyone at
-                // the same moment.
-                let longest = (FIRST_PAUSE_MS << self.failures.min(10)).min(LONGEST_PAUSE_MS);
-                let pause_ms = longest / 2 + random::below(longest / 2 + 1);
+                self.shared.state().no_link(error);
+                self.pause();
                 self.failures += 1;
-                let pause = Duration::from_millis(pause_ms);
-                self.line = Line::Pausing(Box::pin(tokio::time::sleep(pause)));
             }
         }
     }
@@ -136,7 +144,11 @@ impl Driver {
     fn happened(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Answers { epoch, answers } => {
-                self.shared.state().answered(epoch.as_ref(), answers);
+                let mut state = self.shared.state();
+                state.answered(epoch.as_ref(), answers);
+                if state.is_ready() {
+                    self.failures = 0;
+                }
             }
             LinkEvent::Message(message) => self.shared.state().message(message),
             LinkEvent::Cloned => self.shared.state().copied(),

@@ -63,7 +63,7 @@ impl Guard {
     /// local and cheap; ask it before each step, rather than remembering it.
     #[must_use]
     pub fn check(&self) -> bool {
-        self.shared.ours().is_ok_and(|state| state.keeper.check(self.id, clock::now_us()))
+        self.shared.ours().is_ok_and(|state| state.check(self.id))
     }
 
     /// What can be relied on now. `check()` may be false while the handle is at risk, and true

@@ -97,8 +97,8 @@ impl Settings {
         self
     }
 
-    /// The processes whose life keeps the locks (R38); by default the calling one. `lockwarden run`
-    /// names its command, too.
+    /// Processes whose life keeps the locks, beside the calling one (R38): `lockwarden run` names its
+    /// command.
     #[must_use]
     pub fn processes(mut self, processes: Vec<Process>) -> Settings {
         self.processes = Some(processes);
@@ -131,10 +131,12 @@ impl Settings {
     /// Connects to a store.
     pub async fn connect_to(self, store: Arc<dyn Store>) -> Result<Warden, Error> {
         let label = name::label(&self.label)?;
-        let processes = match self.processes {
-            Some(processes) => processes,
-            None => vec![process::current()],
-        };
+        // Our own is always among them: while it lives, it may believe.
+        let own = process::current();
+        let mut processes = self.processes.unwrap_or_default();
+        if !processes.contains(&own) {
+            processes.insert(0, own);
+        }
         let host = process::hostname();
         let party = Arc::new(Party { label: label.into(), host, processes: processes.into() });
         let session = random::session_id()?;
@@ -212,21 +214,18 @@ impl Warden {
             Ok(mut state) => state.close(),
             Err(_) => return,
         }
-        std::future::poll_fn(|cx| {
-            let mut state = self.shared.state();
-            if state.ended {
-                return std::task::Poll::Ready(());
-            }
-            state.watch_end(cx.waker());
-            std::task::Poll::Pending
-        })
-        .await;
+        self.shared.ended().await;
     }
 
     /// Where the store is, without its password.
     #[must_use]
     pub fn place(&self) -> String {
         self.shared.store.place()
+    }
+
+    /// What the driver shares, for a thread that must not end before it.
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
     }
 
     fn unexpected(&self, reply: &Reply) -> Error {
@@ -266,6 +265,19 @@ impl Shared {
     /// the mutex, which a thread that it does not have may have locked (R24).
     fn is_ours(&self) -> bool {
         self.pid == std::process::id()
+    }
+
+    /// Ends when the driver has ended.
+    pub(crate) async fn ended(&self) {
+        std::future::poll_fn(|cx| {
+            let mut state = self.state();
+            if state.ended {
+                return std::task::Poll::Ready(());
+            }
+            state.watch_end(cx.waker());
+            std::task::Poll::Pending
+        })
+        .await;
     }
 
     /// The error of a store that did not answer in time.

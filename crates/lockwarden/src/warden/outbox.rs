@@ -4,7 +4,7 @@ use super::acquisition::Phase;
 use super::state::{Listing, State};
 use crate::{
     clock,
-    error::{Effect, StoreError},
+    error::{Effect, Error, StoreError},
 };
 use lockwarden_core::{
     Command, Name, Reply, Token,
@@ -39,7 +39,12 @@ pub(super) struct Sent {
 impl State {
     /// The pages that were asked for, once the link is ready.
     pub(super) fn take_listings(&mut self) -> Vec<Listing> {
-        if self.ready { std::mem::take(&mut self.listings) } else { Vec::new() }
+        if !self.ready {
+            return Vec::new();
+        }
+        let mut listings = std::mem::take(&mut self.listings);
+        listings.retain(|(_, _, reply)| !reply.is_closed());
+        listings
     }
 
     /// A link stands. Beat, renew, then send again what was not answered (R7).
@@ -66,10 +71,21 @@ impl State {
                 let _ = reply.send(Err(error.clone().with_effect(Effect::Unknown)));
             }
         }
-        for acquisition in self.acquisitions.values_mut() {
-            if let Some(wait) = &mut acquisition.wait {
-                wait.told.trouble = Some(error.clone());
-                wait.report();
+        self.no_link(error);
+    }
+
+    /// There is no link, and why: every waiter is told. What trying again cannot mend ends its wait
+    /// (G10).
+    pub(super) fn no_link(&mut self, error: StoreError) {
+        let hopeless = !matches!(error, StoreError::Unavailable { .. });
+        let ids: Vec<HandleId> = self.acquisitions.keys().copied().collect();
+        for id in ids {
+            let Some(acquisition) = self.acquisitions.get_mut(&id) else { continue };
+            let Some(wait) = &mut acquisition.wait else { continue };
+            wait.told.trouble = Some(error.clone());
+            wait.report();
+            if hopeless {
+                self.fail(id, Error::Store(error.clone()));
             }
         }
         self.down = Some(error);
@@ -97,6 +113,11 @@ impl State {
             self.outbox.push_front(purpose);
         }
         calls
+    }
+
+    /// Has the link been of use: was its first beat heard?
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
     }
 
     /// Is anything waiting to be sent that may be sent now?
@@ -167,6 +188,8 @@ impl State {
             Purpose::Disown(name, token) => {
                 Some(Command::Release { name: name.clone(), token: token.clone() })
             }
+            // Whoever asked has given up: what was to change must not change later.
+            Purpose::Ask(_, reply) if reply.is_closed() => None,
             Purpose::TakeOver(command, _) | Purpose::Ask(command, _) => Some(command.clone()),
         }
     }

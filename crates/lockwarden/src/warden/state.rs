@@ -28,6 +28,9 @@ use tokio::sync::{oneshot, watch};
 /// How long a call that does not wait for a lock waits for the store's answer, in µs.
 pub(super) const ANSWER_US: u64 = 5_000_000;
 
+/// For how long at least a release is tried, in µs.
+const LAST_TRY_US: u64 = 1_000_000;
+
 pub(super) struct State {
     pub(super) keeper: Keeper,
     pub(super) acquisitions: BTreeMap<HandleId, Acquisition>,
@@ -129,7 +132,8 @@ impl State {
             deadline_us,
             recheck_us: 0,
             position: None,
-            told: Waiting::default(),
+            told: Waiting { told: None, trouble: self.down.clone() },
+            revoked: false,
             took_over: false,
         };
         if ask.wait != command::Wait::No {
@@ -183,7 +187,12 @@ impl State {
         acquisition.phase = Phase::Leaving;
         let checked = self.keeper.check(id, now_us);
         let lease_us = acquisition.ask.lease_ms * 1_000;
-        let until_us = if release { self.keeper.lease_end_us(id) } else { now_us + lease_us };
+        // At least long enough to be sent once, also where the lease seems over from here: a renewal
+        // whose answer was lost may have made it longer.
+        let until_us = match release {
+            true => self.keeper.lease_end_us(id).max(now_us + LAST_TRY_US),
+            false => now_us + lease_us,
+        };
         let lost = match self.keeper.state(id) {
             Some(Belief::Lost(loss)) => Some(loss),
             _ => None,
@@ -215,8 +224,9 @@ impl State {
             return;
         }
         acquisition.extends.push((lease_ms, reply));
-        self.keeper.set_lease(id, lease_ms);
-        self.push(Purpose::Renew(id, lease_ms));
+        // By the keeper, which from then on believes in no more than the shorter lease (G1).
+        self.keeper.extend(clock::now_us(), id, lease_ms);
+        self.wake();
     }
 
     /// Asks the store a question that belongs to no acquisition.
@@ -264,6 +274,11 @@ impl State {
         receiver
     }
 
+    /// The strict check (G1).
+    pub(super) fn check(&self, id: HandleId) -> bool {
+        !self.ended && self.keeper.check(id, clock::now_us())
+    }
+
     /// What a handle can rely on at this moment.
     pub(super) fn handle_state(&self, id: HandleId) -> Belief {
         let state = self.keeper.state_at(id, clock::now_us()).filter(|_| !self.ended);
@@ -291,7 +306,10 @@ impl State {
 
     /// Should the driver end: is it asked to, and is nothing left that the store must hear about?
     pub(super) fn is_done(&self) -> bool {
-        (self.closing || self.abandoned) && self.acquisitions.is_empty() && self.outbox.is_empty()
+        let heard = |purpose: &Purpose| matches!(purpose, Purpose::Disown(..));
+        (self.closing || self.abandoned)
+            && self.acquisitions.is_empty()
+            && !(self.down.is_none() && self.outbox.iter().any(heard))
     }
 
     /// The driver ends; whoever still waits must not wait for ever.

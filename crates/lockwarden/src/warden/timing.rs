@@ -10,6 +10,7 @@ use lockwarden_core::{
     Command,
     command::{self, Reason, Refusal},
     keeper::{Action, HandleId, Loss, Mend},
+    limits::W_MS,
 };
 use std::collections::BTreeSet;
 
@@ -69,13 +70,16 @@ impl State {
     pub(super) fn plan_recheck(&mut self, now_us: u64, id: HandleId, refusal: &Refusal) {
         let Some(acquisition) = self.acquisitions.get(&id) else { return };
         let ours = self.waiting.get(&acquisition.ask.name);
-        if ours.and_then(BTreeSet::first) != Some(&id) {
+        // The front of ours, and whoever looks after the holder by the store's order: the two differ
+        // where commands were sent again.
+        let looks_after = matches!(refusal.position, Some(0 | 1));
+        if !looks_after && ours.and_then(BTreeSet::first) != Some(&id) {
             return self.recheck_at(id, 0);
         }
         let ttl_ms = refusal.holder.as_ref().and_then(|holder| holder.ttl_ms).unwrap_or(u64::MAX);
         let after = |margin_ms: u64, most_ms: u64| ttl_ms.saturating_add(margin_ms).min(most_ms);
         let after_ms = match (refusal.reason, refusal.position) {
-            (Reason::Guard { guard_ms }, _) => guard_ms + FIRST_MARGIN_MS,
+            (Reason::Guard { guard_ms }, _) => guard_ms.min(W_MS) + FIRST_MARGIN_MS,
             (_, Some(0)) | (_, None) => after(FIRST_MARGIN_MS, FIRST_RECHECK_MS),
             (_, Some(1)) => after(SECOND_MARGIN_MS, SECOND_RECHECK_MS),
             _ => after(SECOND_MARGIN_MS + random::below(1_000), OTHER_RECHECK_MS),

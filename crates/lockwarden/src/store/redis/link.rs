@@ -206,11 +206,8 @@ impl RedisLink {
     fn heard(&mut self, text: &Bytes) {
         match message::read(&mut self.reader, &self.keyspace, text) {
             Some(Heard::Message(message)) => self.events.push_back(LinkEvent::Message(message)),
-            Some(Heard::Echo(mark)) => {
-                if !self.marks.is_own(&self.session, &mark) {
-                    self.events.push_back(LinkEvent::Cloned);
-                }
-            }
+            Some(Heard::Echo(mark)) if self.marks.is_own(&self.session, &mark) => {}
+            Some(Heard::Echo(_)) => self.events.push_back(LinkEvent::Cloned),
             Some(Heard::Beat { mark, epoch, run, now_us, subscribers }) => {
                 let mut parts = mark.splitn(2, |byte| *byte == b':');
                 let sender = parts.next().unwrap_or_default();
@@ -272,6 +269,12 @@ impl RedisLink {
             Value::Error(error) if error.starts_with(b"NOSCRIPT") => {
                 // Before those that were written behind it, which came back before it did.
                 self.untaught.push_back(calls);
+                self.teach();
+            }
+            // The server checks the rights to all keys of a call before it carries out any of it: each
+            // command stands for itself (R12).
+            Value::Error(error) if error.starts_with(b"NOPERM") && calls.len() > 1 => {
+                self.untaught.extend(calls.into_iter().map(|call| vec![call]));
                 self.teach();
             }
             Value::Error(error) => {

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/lib/head.lua"),
     include_str!("scripts/lib/machine.lua"),
-    include_str!("scripts/lib/enter.lua"),
     include_str!("scripts/lib/sessions.lua"),
+    include_str!("scripts/lib/enter.lua"),
     include_str!("scripts/lib/lock.lua"),
     include_str!("scripts/lib/answer.lua"),
     include_str!("scripts/lib/queue.lua"),

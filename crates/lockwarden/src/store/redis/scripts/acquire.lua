@@ -40,7 +40,9 @@ local function acquire(token, number_of_term)
   if subscribers(session) == 0 then
     return answer(21 --[[UNSUBSCRIBED]])
   end
-  if term.floor > now + 86400000000 --[[MAX_FLOOR_AHEAD_US]] then
+  -- Where the clock was set back, the fences that were given are the measure.
+  local measure = now > fence and now or fence
+  if term.floor > measure + 86400000000 --[[MAX_FLOOR_AHEAD_US]] then
     return answer(23 --[[FLOOR_AHEAD]])
   end
   local holder = value()

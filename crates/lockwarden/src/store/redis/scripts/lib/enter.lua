@@ -2,8 +2,14 @@
 -- False: the caller speaks of a run that is over. (Where the caller and meta agree and no guard runs,
 -- `batch.lua` has seen to it.)
 
-local function subscribers_of(channel)
-  return call('PUBSUB', 'NUMSUB', channel)[2]
+-- Is nobody connected who might hold a lock that was flushed? A caller whose own subscription is gone
+-- is not among those counted: the one there is another.
+local function is_alone()
+  local others = call('PUBSUB', 'NUMSUB', ARGV[4])[2]
+  if subscribers(session) > 0 then
+    others = others - 1
+  end
+  return others <= 0
 end
 
 -- How long the server has served its present data, in s. A promoted replica says 0, however long its
@@ -34,12 +40,16 @@ local function enter(meta)
       if match(info, 'run_id:(%w+)') ~= run then
         return false
       end
-      alone = missing and uptime_s(info) > 3000 --[[W_MS]] / 1000 and subscribers_of(ARGV[4]) <= 1
+      alone = missing and uptime_s(info) > 3000 --[[W_MS]] / 1000 and is_alone()
     end
     guard = alone and 0 or now + 3000 --[[W_MS]] * 1000
     epoch, meta_run = format('%.0f.', now) .. session, run
     call('HMSET', KEYS[1], 'epoch', epoch, 'run', run, 'guard', format('%.0f', guard),
       'fence', format('%.0f', fence))
+  elseif guard > now + 3000 --[[W_MS]] * 1000 then
+    -- No guard is longer than W: this one began before the clock was set back.
+    guard = now + 3000 --[[W_MS]] * 1000
+    call('HSET', KEYS[1], 'guard', format('%.0f', guard))
   end
   guard_ms = ceil((guard - now) / 1000)
   local least_ms = tonumber(ARGV[3])

@@ -28,7 +28,7 @@ if redis.replicate_commands then
 end
 
 local call, try = redis.call, redis.pcall
-local pack, sub = cmsgpack.pack, string.sub
+local pack, sub, char = cmsgpack.pack, string.sub, string.char
 
 local session, run = ARGV[1], ARGV[2]
 local clock = call('TIME')

@@ -105,10 +105,14 @@ end
 -- only they must know their place exactly: from the second on it is `index` itself.
 local function living_ahead(index)
   local living, at, step = 0, 0, 2
-  while at < index do
+  local bound = 64 --[[DROPS_PER_COMMAND]]
+  while at < index and at < bound do
     local upto = at + step
     if upto > index then
       upto = index
+    end
+    if upto > bound then
+      upto = bound
     end
     local tokens, texts = places(at, upto - 1)
     for i = 1, #tokens do
@@ -121,7 +125,7 @@ local function living_ahead(index)
     end
     at, step = upto, 32
   end
-  return living
+  return index > bound and index or living
 end
 
 -- Prepares a waiting caller's ticket, or its refreshing; its place stays (R28, G6). Reads only (R12);
