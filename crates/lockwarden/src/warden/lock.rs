@@ -105,7 +105,8 @@ impl Lock {
         self
     }
 
-    /// Do not renew it in the background: it ends with its lease unless it is extended.
+    /// Do not renew it in the background: it ends with its lease unless it is extended. After the
+    /// link was made anew, `check()` is false until then, for nothing has confirmed it (R21).
     pub fn without_renewal(mut self) -> Lock {
         self.renew = false;
         self

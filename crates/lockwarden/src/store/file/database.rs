@@ -95,6 +95,8 @@ pub(super) struct MetaRow {
 impl Slot {
     /// Opens the database, makes it if it is new, and takes it over if the machine has restarted.
     pub(super) fn open(site: &Arc<Site>, caller: &SessionId) -> Result<Arc<Slot>, Failure> {
+        // The fork watch stands before the first descriptor does.
+        drop(own::hold());
         let _unforked = own::unforked();
         let database = Database::open(site, caller)?;
         let Some((_, file)) = database.files.first().cloned() else {

@@ -67,8 +67,10 @@ fn watch_forks() {
             let mut slot = Some(&FIRST);
             while let Some(Slot { socket, next }) = slot {
                 let number = socket.load(Ordering::Acquire);
-                if number != NONE {
-                    libc::dup3(null, number, libc::O_CLOEXEC);
+                if number != NONE && libc::dup3(null, number, libc::O_CLOEXEC) < 0 {
+                    // No descriptor was left for the device: better a closed number than a socket
+                    // that keeps a dead parent's session alive.
+                    libc::close(number);
                 }
                 slot = next.get().map(|next| &**next);
             }

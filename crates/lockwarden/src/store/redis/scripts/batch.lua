@@ -107,6 +107,22 @@ local function extension(lease)
   return text
 end
 
+-- Packing costs more than joining what is packed already. A token is packed as a head, which depends on
+-- its length, and itself; a fence of our age as nine bytes, of which those that are granted together
+-- differ in the last; what an extension leaves in a record is the same for all with one lease.
+local token_heads, extensions = {}, {}
+local function token_head(token)
+  local head = sub(pack(token), 1, -#token - 1)
+  token_heads[#token] = head
+  return head
+end
+local fence_base, fence_head = -256, nil
+local function extension(lease)
+  local text = pack(0, tonumber(lease), meta_run)
+  extensions[lease] = text
+  return text
+end
+
 for step = 1, steps do
   local at = places[step]
   local word, token = ARGV[at], ARGV[at + 1]
@@ -136,10 +152,15 @@ for step = 1, steps do
           fence, fence_grew = new_fence, true
           local tail = term.tail
           if not tail then
-            tail = pack(0, term.lease, meta_run, term.proof, now, term.grace, term.party)
+            tail = (extensions[lease] or extension(lease)) .. pack(term.proof, now, term.grace, term.party)
             term.tail = tail
           end
-          local text = own_head .. pack(token, new_fence) .. tail
+          if new_fence - fence_base > 255 then
+            fence_base = new_fence - new_fence % 256
+            fence_head = sub(pack(fence_base + 255), 1, -2)
+          end
+          local text = own_head .. (token_heads[#token] or token_head(token)) .. token
+            .. fence_head .. char(new_fence - fence_base) .. tail
           call('SET', record_name, text, 'PX', lease)
           values[its_key], records[its_key] = token, text
           reply[last + 1], reply[last + 2], reply[last + 3] = 10 --[[GRANTED]], new_fence, lease
@@ -162,8 +183,8 @@ for step = 1, steps do
       elseif text then
         -- A renewal that changes nothing in the record.
         local lease = ARGV[at + 2]
-        local head = own_head .. pack(token)
-        local tail = pack(0, tonumber(lease), meta_run)
+        local head = own_head .. (token_heads[#token] or token_head(token)) .. token
+        local tail = extensions[lease] or extension(lease)
         -- A fence takes nine bytes, whenever it is a time of our age.
         local from = #head + 10
         if sub(text, 1, #head) == head and sub(text, from, from + #tail - 1) == tail then
