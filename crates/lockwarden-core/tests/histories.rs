@@ -4,6 +4,12 @@
 //!
 //! `LOCKWARDEN_TEST_LONG=1` runs a hundred times as many.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests, though not in functions of one"
+)]
+
 mod world;
 
 use lockwarden_core::{
@@ -93,7 +99,11 @@ fn scope() -> impl Strategy<Value = Scope> {
 
 fn config(cases: u32) -> ProptestConfig {
     let long = std::env::var_os("LOCKWARDEN_TEST_LONG").is_some_and(|value| value != "0");
-    let cases = if long { cases * 100 } else { cases };
+    let cases = match (long, cfg!(debug_assertions)) {
+        (true, _) => cases * 100,
+        (false, true) => cases.div_ceil(8),
+        (false, false) => cases,
+    };
     // The same histories in every run; a failure prints its shrunk history.
     let rng_seed = RngSeed::Fixed(0x10c4);
     ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }

@@ -1,5 +1,11 @@
 //! The table alone: what its commands do to a lock, and that doing them twice does no more (G6).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests, though not in functions of one"
+)]
+
 use lockwarden_core::{
     Command, Epoch, Message, Name, Reply, Rules, Run, SessionId, Token,
     command::{Absence, Acquire, Reason, Renew, Wait},
@@ -64,12 +70,8 @@ fn cancel(text: &str) -> Command {
 impl Store {
     /// `a`, `b` and `c` are connected; the guard is over.
     fn new() -> Store {
-        let meta = Meta {
-            epoch: Epoch::new("0.first"),
-            run: Run::new("r"),
-            guard_until_us: 0,
-            fence: 0,
-        };
+        let meta =
+            Meta { epoch: Epoch::new("0.first"), run: Run::new("r"), guard_until_us: 0, fence: 0 };
         Store {
             table: Table { meta: Some(meta), ..Table::default() },
             now_us: T0,
@@ -207,7 +209,8 @@ fn probes() {
 fn asks_the_holder() {
     let mut store = Store::new();
     store.reply("a", &acquire("1", Wait::No));
-    let asked = |messages: Messages| messages.iter().any(|(_, it)| matches!(it, Message::Asking { .. }));
+    let asked =
+        |messages: Messages| messages.iter().any(|(_, it)| matches!(it, Message::Asking { .. }));
     assert!(asked(store.run("b", &acquire("2", Wait::No)).1));
     assert!(!asked(store.run("c", &acquire("3", Wait::No)).1));
     assert!(asked(store.after_ms(1_000).run("c", &acquire("3", Wait::No)).1));
@@ -250,7 +253,8 @@ fn guard() {
     store.after_ms(W_MS);
     assert!(matches!(store.reply("b", &acquire("2", Wait::Forever)), Reply::Granted { .. }));
     // No guard where nobody can believe; a promoted replica (uptime 0) is not such a place.
-    for (connected, uptime_s, guarded) in [(1, 4, false), (1, 3, true), (1, 0, true), (2, 4, true)] {
+    for (connected, uptime_s, guarded) in [(1, 4, false), (1, 3, true), (1, 0, true), (2, 4, true)]
+    {
         let mut fresh = Store { table: Table::default(), uptime_s, ..Store::new() };
         fresh.alive = ["a", "b"].into_iter().take(connected).map(session).collect();
         let refused = matches!(fresh.reply("a", &acquire("1", Wait::No)), Reply::Refused(_));
@@ -289,10 +293,25 @@ fn stale_unsubscribed_and_floor() {
     assert_eq!(granted, Reply::Granted { fence, lease_ms: 30_000 });
 }
 
+/// R5, found by the model: a caller whose own subscription is gone takes the other's for its own, and
+/// itself for alone. Its beat would begin an epoch without a guard while the other still believes.
+#[test]
+fn alone_without_a_subscription_is_not_alone() {
+    let mut store = Store { table: Table::default(), ..Store::new() };
+    store.alive = [session("a")].into();
+    store.reply("b", &Command::Beat);
+    assert!(store.table.meta.as_ref().unwrap().guard_until_us > T0);
+    let mut store = Store { table: Table::default(), ..Store::new() };
+    store.alive.clear();
+    store.reply("b", &Command::Beat);
+    assert_eq!(store.table.meta.as_ref().unwrap().guard_until_us, 0);
+}
+
 /// R32: at once, or delayed by W so that the holder stops first.
 #[test]
 fn revoke() {
-    let revoke = |delayed| Command::Revoke { name: name(), token: token("1"), session: None, delayed };
+    let revoke =
+        |delayed| Command::Revoke { name: name(), token: token("1"), session: None, delayed };
     let mut store = Store::new();
     store.reply("a", &acquire("1", Wait::No));
     store.reply("b", &acquire("2", Wait::Forever));
@@ -323,11 +342,7 @@ const CALLERS: [&str; 3] = ["a", "b", "c"];
 /// A caller and a command about a token of its own, or a revoke of anyone's. (A value that two
 /// sessions use is for [`same_value_in_two_sessions`]; who revokes one names the session.)
 fn command() -> impl Strategy<Value = (&'static str, Command)> {
-    let wait = prop_oneof![
-        Just(Wait::No),
-        (0..3_000_u64).prop_map(Wait::For),
-        Just(Wait::Forever)
-    ];
+    let wait = prop_oneof![Just(Wait::No), (0..3_000_u64).prop_map(Wait::For), Just(Wait::Forever)];
     let caller = || prop::sample::select(CALLERS.to_vec());
     (caller(), caller(), 1..4_u8, wait, 0..9_u8, 100..20_000_u64).prop_map(
         |(caller, owner, number, wait, kind, lease_ms)| {

@@ -4,6 +4,12 @@
 //! Each scope lets only those faults strike that the rule is about, so that breadth first search
 //! reaches the violation in a second or two.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests, though not in functions of one"
+)]
+
 mod world;
 
 use lockwarden_core::Rules;
@@ -16,21 +22,12 @@ use world::{
 
 /// Two sessions: the first's link is slow, the second is prompt.
 fn scope() -> Scope {
-    Scope {
-        lease_ms: 9_000,
-        prompt: &[1],
-        may_release: false,
-        may_cancel: false,
-        ..Scope::new(2)
-    }
+    Scope { lease_ms: 9_000, prompt: &[1], may_release: false, may_cancel: false, ..Scope::new(2) }
 }
 
 /// From where the first session holds the lock.
-const HELD: &[Action] = &[
-    Action::Ask(0, 0, Patience::Endless, 0),
-    Action::ToServer(0),
-    Action::ToClient(0),
-];
+const HELD: &[Action] =
+    &[Action::Ask(0, 0, Patience::Endless, 0), Action::ToServer(0), Action::ToClient(0)];
 
 /// From where a grant by message is on its way to the second session, and a third waits.
 const SLOW_GRANT: &[Action] = &[
@@ -179,4 +176,28 @@ fn planted_belief_of_30s() {
     let report = run(&scope, 16);
     println!("{report}");
     assert!(report.found.is_some());
+}
+
+/// A replica without any data that takes over must not pass for a fresh, idle server (R5): it is
+/// `model.rs`'s `empty_replica` that holds.
+#[test]
+fn planted_replica_that_looks_old() {
+    let faults = Faults { failovers: 1, ..none() };
+    let planted = Some(Planted::ReplicaLooksOld);
+    let report = run(&Scope { copied: false, given: HELD, faults, planted, ..scope() }, 12);
+    println!("{report}");
+    assert_eq!(report.found.unwrap().violation.guarantee, "G8");
+}
+
+/// A limit, shown so that it is known: a FLUSHALL within W after a holder's link was cut, with only
+/// one other session there, is taken for a fresh server. G1 promises FLUSHALL with sessions
+/// connected; the decision record says what would close the gap.
+#[test]
+fn limit_flush_while_the_holder_is_cut_off() {
+    let scope = Scope { given: HELD, ..scope() };
+    let mut world = World::new(&scope);
+    let ask = Action::Ask(1, 0, Patience::Endless, 0);
+    let ends = [Action::ServerCut(0), Action::Flush, ask].map(|it| world.apply(&scope, it));
+    assert!(ends[..2].iter().all(Result::is_ok));
+    assert_eq!(ends[2].as_ref().unwrap_err().guarantee, "G8", "granted while another believes");
 }

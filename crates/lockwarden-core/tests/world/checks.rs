@@ -1,8 +1,8 @@
 //! What must hold in every state of the [`World`], and after every fair future of one.
 
 use super::{
-    Action, Faults, SECOND_US, Scope, Up, World,
-    session::{Owner, Patience, Session},
+    Action, SECOND_US, Scope, Up, World,
+    session::{Owner, Patience},
 };
 use lockwarden_core::{Command, Name, Token, limits::W_MS, table::Lock};
 
@@ -18,6 +18,8 @@ pub struct Violation {
 pub enum Planted {
     /// Every holder believes for 30 s from its grant, beats or not.
     BeliefOf30s,
+    /// A promoted replica gives its process's age as its uptime (see `Context::uptime_s`).
+    ReplicaLooksOld,
 }
 
 fn broken<T>(guarantee: &'static str, what: String) -> Result<T, Violation> {
@@ -33,7 +35,7 @@ impl World {
     ) -> Box<dyn Iterator<Item = (&'a Name, &'a Token)> + 'a> {
         let (session, now_us) = (&self.sessions[index], self.clock(index));
         match scope.planted {
-            None => Box::new(session.believed(now_us)),
+            None | Some(Planted::ReplicaLooksOld) => Box::new(session.believed(now_us)),
             Some(Planted::BeliefOf30s) => {
                 Box::new(session.owners.iter().filter_map(move |owner| {
                     let Owner::Holding { name, token, handle, told: true, .. } = owner else {
@@ -164,7 +166,12 @@ impl World {
     }
 
     /// Runs on without faults until a time; with `release`, told holders release at once.
-    pub fn run_fairly(&mut self, scope: &Scope, end_us: u64, release: bool) -> Result<(), Violation> {
+    pub fn run_fairly(
+        &mut self,
+        scope: &Scope,
+        end_us: u64,
+        release: bool,
+    ) -> Result<(), Violation> {
         loop {
             let mut rounds = 0;
             while let Some(action) = self.pending(release) {
@@ -215,13 +222,7 @@ impl World {
 /// What the model lets happen next: everything that the scope allows and that would do anything.
 pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
     out.clear();
-    let keeps_links = world.keeps_links();
-    let faults = &Faults {
-        client_cuts: if keeps_links { 0 } else { world.faults.client_cuts },
-        server_cuts: if keeps_links { 0 } else { world.faults.server_cuts },
-        unsubscribes: if keeps_links { 0 } else { world.faults.unsubscribes },
-        ..world.faults
-    };
+    let faults = &world.faults;
     out.push(Action::Advance(SECOND_US));
     for (index, session) in world.sessions.iter().enumerate().filter(|(_, it)| it.running) {
         if session.due(world.clock(index)) {
@@ -241,7 +242,7 @@ pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
         }
         if !session.linked {
             out.push(Action::Connect(index));
-        } else if faults.client_cuts > 0 {
+        } else if faults.client_cuts > 0 && !world.must_stay(index) {
             out.push(Action::ClientCut(index));
         }
         if faults.crashes > 0 {
@@ -249,9 +250,9 @@ pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
         }
     }
     for (index, conn) in world.conns.iter().enumerate() {
+        let stays = world.must_stay(conn.session);
         let closes = matches!(conn.to_server.front(), Some(Up::Close));
-        let stays = keeps_links && closes && world.sessions[conn.session].running;
-        if !conn.to_server.is_empty() && !stays {
+        if !conn.to_server.is_empty() && !(closes && stays) {
             out.push(Action::ToServer(index));
         }
         if conn.client_open && !conn.to_client.is_empty() {
@@ -267,10 +268,10 @@ pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
         if faults.repeats > 0 && conn.client_open && conn.to_server.iter().any(repeatable) {
             out.push(Action::Repeat(index));
         }
-        if faults.server_cuts > 0 && conn.server_open {
+        if faults.server_cuts > 0 && conn.server_open && !stays {
             out.push(Action::ServerCut(index));
         }
-        if faults.unsubscribes > 0 && conn.subscribed {
+        if faults.unsubscribes > 0 && conn.subscribed && !stays {
             out.push(Action::Unsubscribe(index));
         }
     }
@@ -305,19 +306,21 @@ impl World {
     /// under way, must be heard of on the common channel, else the next caller takes the emptied
     /// server for a fresh one (R5).
     pub fn may_flush(&self) -> bool {
-        let known = |(index, session): (usize, &Session)| match self.conn_of(index) {
+        let known = |index: usize| match self.conn_of(index) {
             Some(conn) => self.conns[conn].server_open && self.conns[conn].subscribed,
-            None => {
-                self.subscribers(&session.id) > 0
-                    || session.believed(self.clock(index)).next().is_none()
-            }
+            None => self.subscribers(&self.sessions[index].id) > 0,
         };
-        let mut running = self.sessions.iter().enumerate().filter(|(_, it)| it.running);
-        self.table.meta.is_some() && running.all(known)
+        self.table.meta.is_some() && (0..self.sessions.len()).all(|it| known(it) || !self.wants(it))
     }
 
     /// And until the flush is noticed, by the next command of anyone, they must stay so.
-    fn keeps_links(&self) -> bool {
-        self.table.meta.is_none() && self.uptime_s() > 3
+    pub fn must_stay(&self, index: usize) -> bool {
+        self.table.meta.is_none() && self.uptime_s() > 3 && self.wants(index)
+    }
+
+    /// Does it hold anything, or may it soon?
+    fn wants(&self, index: usize) -> bool {
+        let session = &self.sessions[index];
+        session.running && session.owners.iter().any(|owner| *owner != Owner::Idle)
     }
 }

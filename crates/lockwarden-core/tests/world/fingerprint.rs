@@ -174,14 +174,16 @@ impl Normal {
     }
 
     fn mix(&mut self, value: u64) {
-        let product = u128::from(self.state ^ value) * 0xa076_1d64_78bd_642f_e703_7ed1_a0b4_28db;
+        let product =
+            u128::from(self.state ^ value).wrapping_mul(0xa076_1d64_78bd_642f_e703_7ed1_a0b4_28db);
         self.state = (product as u64 ^ (product >> 64) as u64).rotate_left(23) ^ value;
     }
 }
 
 impl Hasher for Normal {
     fn finish(&self) -> u64 {
-        let product = u128::from(self.state) * 0xe703_7ed1_a0b4_28db_8ebc_6af0_9c88_c6e3;
+        let product =
+            u128::from(self.state).wrapping_mul(0xe703_7ed1_a0b4_28db_8ebc_6af0_9c88_c6e3);
         product as u64 ^ (product >> 64) as u64
     }
 

@@ -353,8 +353,8 @@ impl World {
                     self.conns[conn].client_open = false;
                 }
             }
-            Action::ToServer(conn) => self.to_server(scope, conn)?,
-            Action::ToClient(conn) => self.to_client(scope, conn),
+            Action::ToServer(conn) => self.server_reads(scope, conn)?,
+            Action::ToClient(conn) => self.client_reads(scope, conn),
             Action::ServerCut(conn) => {
                 self.spend(|faults| &mut faults.server_cuts);
                 self.close_by_server(conn);
@@ -396,6 +396,10 @@ impl World {
             Action::Failover => {
                 self.spend(|faults| &mut faults.failovers);
                 self.restart(self.copy.clone().unwrap_or_default(), true);
+                if scope.planted == Some(Planted::ReplicaLooksOld) {
+                    self.started_us = self.now_us - 3_600 * SECOND_US;
+                    self.promoted = false;
+                }
             }
             Action::Flush => {
                 self.spend(|faults| &mut faults.flushes);
@@ -469,7 +473,7 @@ impl World {
         Ok((epoch.filter(|_| reply != Reply::Stale), reply))
     }
 
-    fn to_server(&mut self, scope: &Scope, index: usize) -> Result<(), Violation> {
+    fn server_reads(&mut self, scope: &Scope, index: usize) -> Result<(), Violation> {
         match self.conns[index].to_server.pop_front() {
             Some(Up::Call(call)) => {
                 let (epoch, reply) = self.execute(scope, index, &call.command)?;
@@ -490,7 +494,7 @@ impl World {
         Ok(())
     }
 
-    fn to_client(&mut self, scope: &Scope, index: usize) {
+    fn client_reads(&mut self, scope: &Scope, index: usize) {
         let session = self.conns[index].session;
         let now_us = self.clock(session);
         match self.conns[index].to_client.pop_front() {

@@ -85,6 +85,9 @@ impl fmt::Display for Found {
 const SHARDS: usize = 256;
 const BLOCK: usize = 512;
 
+/// A violation in the order in which they are preferred: guarantee, later or at once, path.
+type Least = (&'static str, bool, Vec<u8>, Violation);
+
 type Seen = Vec<Mutex<HashSet<u64, BuildHasherDefault<Identity>>>>;
 
 /// Fingerprints are hashes already.
@@ -111,7 +114,7 @@ pub fn search(scope: &Scope, bounds: Bounds) -> Report {
     is_new(&seen, fingerprint(&root));
     let (states, transitions) = (AtomicU64::new(1), AtomicU64::new(0));
     let futures = AtomicU64::new(0);
-    let found: Mutex<Option<(&str, bool, Vec<u8>, Violation)>> = Mutex::default();
+    let found: Mutex<Option<Least>> = Mutex::default();
     let (mut frontier, mut depth, mut whole) = (vec![], 0, false);
     let mut count = 1;
     while depth < bounds.depth && states.load(Relaxed) < bounds.states {
@@ -141,7 +144,7 @@ pub fn search(scope: &Scope, bounds: Bounds) -> Report {
                                 continue;
                             }
                             states.fetch_add(1, Relaxed);
-                            if print % bounds.futures == 0 {
+                            if print.is_multiple_of(bounds.futures) {
                                 futures.fetch_add(1, Relaxed);
                                 outcome = next.check_future(scope).map_err(|it| (it, true));
                             }
