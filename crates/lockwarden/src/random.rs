@@ -9,7 +9,12 @@ pub(crate) const TOKEN_PREFIX: &str = "lw1-";
 
 /// A new token: unique per acquisition, unguessable.
 pub(crate) fn token() -> Result<Token, StoreError> {
-    Ok(Token::found(format!("{TOKEN_PREFIX}{}", hex()?).as_bytes()))
+    // Once per acquisition: without the formatting machinery and its allocations.
+    let mut text = [0; TOKEN_PREFIX.len() + HEX_BYTES];
+    let (prefix, digits) = text.split_at_mut(TOKEN_PREFIX.len());
+    prefix.copy_from_slice(TOKEN_PREFIX.as_bytes());
+    digits.copy_from_slice(&hex_digits()?);
+    Ok(Token::found(&text))
 }
 
 /// A new session id.
@@ -19,9 +24,22 @@ pub(crate) fn session_id() -> Result<SessionId, StoreError> {
 
 /// 128 random bits as text.
 pub(crate) fn hex() -> Result<String, StoreError> {
-    let mut bytes = [0_u8; 16];
+    Ok(hex_digits()?.into_iter().map(char::from).collect())
+}
+
+/// As many characters stand for 128 bits.
+const HEX_BYTES: usize = 32;
+
+fn hex_digits() -> Result<[u8; HEX_BYTES], StoreError> {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    let mut bytes = [0_u8; HEX_BYTES / 2];
     fill(&mut bytes)?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+    let mut text = [0_u8; HEX_BYTES];
+    for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    Ok(text)
 }
 
 /// A number from 0 to below `bound`, for jitter.

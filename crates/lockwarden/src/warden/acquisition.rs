@@ -3,7 +3,7 @@
 use crate::error::{Error, StoreError};
 use lockwarden_core::{
     command::{Acquire, Refusal},
-    keeper::{HandleId, Keeping, Loss},
+    keeper::{Keeping, Loss},
 };
 use std::task::Waker;
 use tokio::sync::{oneshot, watch};
@@ -32,6 +32,8 @@ pub(super) struct Acquisition {
     pub(super) leaving: Option<Box<Leaving>>,
     /// Calls of `extend` that wait for their answer, each with its lease in ms.
     pub(super) extends: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
+    /// When its timer is due, in µs; 0: it has none.
+    pub(super) timer_us: u64,
 }
 
 /// Where an acquisition stands.
@@ -50,7 +52,8 @@ pub(super) enum Phase {
 }
 
 pub(super) struct Wait {
-    pub(super) reply: oneshot::Sender<Result<HandleId, Error>>,
+    /// Hears the fence.
+    pub(super) reply: oneshot::Sender<Result<u64, Error>>,
     pub(super) report: Option<watch::Sender<Waiting>>,
     pub(super) began_us: u64,
     pub(super) deadline_us: Option<u64>,
@@ -65,6 +68,22 @@ pub(super) struct Wait {
     pub(super) took_over: bool,
 }
 
+/// What a caller is told.
+pub(super) enum Told {
+    Acquired(oneshot::Sender<Result<u64, Error>>, Result<u64, Error>),
+    Left(oneshot::Sender<Result<(), Error>>, Result<(), Error>),
+}
+
+impl Told {
+    /// A receiver that is gone has its own way out: dropping the future leaves (G6).
+    pub(super) fn send(self) {
+        match self {
+            Told::Acquired(reply, result) => drop(reply.send(result)),
+            Told::Left(reply, result) => drop(reply.send(result)),
+        }
+    }
+}
+
 pub(super) struct Leaving {
     pub(super) reply: Option<oneshot::Sender<Result<(), Error>>>,
     /// A release; otherwise a cancel.
@@ -75,6 +94,10 @@ pub(super) struct Leaving {
     pub(super) repeated: bool,
     /// Until when there is anything to release, in µs.
     pub(super) until_us: u64,
+    /// Until when the caller waits for the answer, in µs.
+    pub(super) patience_us: u64,
+    /// When it is sent again, in µs; 0: not planned.
+    pub(super) again_us: u64,
     /// It was lost before it was released.
     pub(super) lost: Option<Loss>,
 }
@@ -85,5 +108,20 @@ impl Wait {
         if let Some(report) = &self.report {
             report.send_replace(self.told.clone());
         }
+    }
+}
+
+impl Acquisition {
+    /// When time must bring something for it next, in µs; 0: never.
+    pub(super) fn due_us(&self) -> u64 {
+        let times_us = match (&self.wait, &self.leaving) {
+            (_, Some(leaving)) => {
+                let patience_us = if leaving.reply.is_some() { leaving.patience_us } else { 0 };
+                [leaving.until_us, patience_us, leaving.again_us]
+            }
+            (Some(wait), None) => [wait.deadline_us.unwrap_or(0), wait.recheck_us, 0],
+            (None, None) => [0; 3],
+        };
+        times_us.into_iter().filter(|at_us| *at_us > 0).min().unwrap_or(0)
     }
 }

@@ -31,7 +31,7 @@ impl State {
             self.epoch_seen(now_us, epoch);
         }
         for (call, answer) in answers {
-            let Some(sent) = self.sent.remove(&call) else { continue };
+            let Some(sent) = self.sent.take(call) else { continue };
             if matches!(answer, Ok(Reply::Stale)) {
                 self.mend = Some("the server runs anew".into());
             }
@@ -172,6 +172,7 @@ impl State {
                     acquisition.phase = Phase::Queued;
                     wait.position = refusal.position;
                     let name = acquisition.ask.name.clone();
+                    self.line_up(id);
                     self.watching.holder(&name, refusal.holder.as_ref());
                     self.plan_recheck(now_us, id, &refusal);
                 }
@@ -318,14 +319,8 @@ impl State {
             // Sent again with the next link, or after the trouble, while there is something left.
             Ok(_) | Err(StoreError::Unavailable { .. }) => {
                 leaving.repeated = true;
-                let again_us = now_us + RETRY_US;
-                if again_us < leaving.until_us {
-                    self.timers.insert((again_us, id));
-                    if let Some(old_us) = self.timer_of.insert(id, again_us) {
-                        self.timers.remove(&(old_us, id));
-                    }
-                }
-                return;
+                leaving.again_us = now_us + RETRY_US;
+                return self.set_timer(id);
             }
             Err(error) => Err(Error::Store(error)),
         };
@@ -378,6 +373,7 @@ impl State {
         let refusal = Refusal { reason, holder: holder.clone(), position: Some(0) };
         wait.told = Waiting { told: Some(refusal.clone()), trouble: None };
         wait.report();
+        self.line_up(id);
         self.watching.holder(name, holder.as_ref());
         self.plan_recheck(now_us, id, &refusal);
     }

@@ -1,7 +1,7 @@
 //! The driver: one task per warden that owns its link. It connects, moves calls and answers,
 //! keeps time, and mends. What any of it means is decided in [`super::state`].
 
-use super::{Shared, state::State};
+use super::{Shared, acquisition::Told, state::State};
 use crate::{
     clock,
     error::StoreError,
@@ -144,13 +144,15 @@ impl Driver {
     fn happened(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Answers { epoch, answers } => {
-                let mut state = self.shared.state();
-                state.answered(epoch.as_ref(), answers);
-                if state.is_ready() {
+                let ready = self.told(|state| {
+                    state.answered(epoch.as_ref(), answers);
+                    state.is_ready()
+                });
+                if ready {
                     self.failures = 0;
                 }
             }
-            LinkEvent::Message(message) => self.shared.state().message(message),
+            LinkEvent::Message(message) => self.told(|state| state.message(message)),
             LinkEvent::Cloned => self.shared.state().copied(),
             LinkEvent::Page { id, page } => {
                 if let Some(reply) = self.pages.remove(&id) {
@@ -159,6 +161,17 @@ impl Driver {
             }
             LinkEvent::Closed(error) => self.link_down(error),
         }
+    }
+
+    /// Changes the state, and tells callers what follows once it is unlocked again.
+    fn told<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (result, told) = {
+            let mut state = self.shared.state();
+            let result = change(&mut state);
+            (result, std::mem::take(&mut state.told))
+        };
+        told.into_iter().for_each(Told::send);
+        result
     }
 
     /// Sends what is ready, as far as the link takes it.

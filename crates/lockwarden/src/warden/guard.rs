@@ -10,9 +10,8 @@ use lockwarden_core::{
 use std::{fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 use tokio::sync::oneshot;
 
-/// How long [`Guard::release`] waits for the store before it says that the outcome is unknown; the
-/// release itself is tried on in the background until the lease is over.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long [`Guard::extend`] waits for the store before it says that the outcome is unknown.
+const EXTEND_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A held lock. Dropping it releases in the background; [`Guard::release`] is better, for it tells
 /// what happened.
@@ -35,9 +34,9 @@ impl Guard {
         id: HandleId,
         name: Name,
         token: Token,
+        fence: u64,
         least_lease_ms: u64,
     ) -> Guard {
-        let fence = shared.state().acquisition(id).map_or(0, |it| it.fence);
         Guard { shared, id, name, token, fence, least_lease_ms, released: false }
     }
 
@@ -128,7 +127,7 @@ impl Guard {
         let lease_ms = limits::lease(given_ms, self.least_lease_ms)?;
         let (reply, answer) = oneshot::channel();
         self.shared.ours()?.extend(self.id, lease_ms, reply);
-        match tokio::time::timeout(RELEASE_PATIENCE, answer).await {
+        match tokio::time::timeout(EXTEND_PATIENCE, answer).await {
             Ok(answer) => answer.unwrap_or(Err(Error::Closed)),
             Err(_) => Err(Error::Store(self.shared.no_answer())),
         }
@@ -144,10 +143,9 @@ impl Guard {
         let (reply, answer) = oneshot::channel();
         self.shared.ours()?.leave(self.id, Some(reply));
         self.released = true;
-        match tokio::time::timeout(RELEASE_PATIENCE, answer).await {
-            Ok(answer) => answer.unwrap_or(Err(Error::Closed)),
-            Err(_) => Err(Error::Store(self.shared.no_answer())),
-        }
+        // The driver's own timers end the wait: a timer of the runtime for each release would cost
+        // more than the rest of it.
+        answer.await.unwrap_or(Err(Error::Closed))
     }
 }
 

@@ -133,8 +133,8 @@ impl Lock {
         let unfinished = Unfinished { shared: &self.shared, id };
         let result = answer.await;
         std::mem::forget(unfinished);
-        let id = result.map_err(|_| Error::Closed)??;
-        Ok(Guard::new(self.shared.clone(), id, name, token, self.least_lease_ms()))
+        let fence = result.map_err(|_| Error::Closed)??;
+        Ok(Guard::new(self.shared.clone(), id, name, token, fence, self.least_lease_ms()))
     }
 
     fn least_lease_ms(&self) -> u64 {
@@ -148,8 +148,8 @@ impl Lock {
     fn ask(&self) -> Result<(Acquire, Keeping), Error> {
         let name = Name::new(&self.name)?;
         let (token, proof) = match &self.drop_in {
-            None => (random::token()?, String::new()),
-            Some(value) => (Token::new(value)?, random::hex()?),
+            None => (random::token()?, Arc::default()),
+            Some(value) => (Token::new(value)?, random::hex()?.into()),
         };
         let lease_ms = limits::lease(ms(self.lease), self.least_lease_ms())?;
         let grace_ms = limits::grace(ms(self.grace))?;
@@ -167,7 +167,7 @@ impl Lock {
                 Arc::new(Party { label, ..(*self.shared.party).clone() })
             }
         };
-        let (proof, floor) = (proof.into(), self.floor);
+        let floor = self.floor;
         let ask = Acquire { name, token, proof, wait, lease_ms, grace_ms, floor, party };
         Ok((ask, Keeping { lease_ms, grace_ms, renew: self.renew }))
     }

@@ -27,7 +27,7 @@ pub use guard::Guard;
 pub use lock::Lock;
 
 use crate::{
-    error::{Effect, Error, StoreError, Trouble},
+    error::{Error, StoreError},
     process, random,
     store::{Page, Store, url::StoreUrl},
 };
@@ -282,14 +282,7 @@ impl Shared {
 
     /// The error of a store that did not answer in time.
     fn no_answer(&self) -> StoreError {
-        let down = self.state().down.clone();
-        down.unwrap_or_else(|| StoreError::Unavailable {
-            place: self.store.place(),
-            trouble: Trouble::Disconnected,
-            detail: "no answer in time".into(),
-            effect: Effect::Unknown,
-        })
-        .with_effect(Effect::Unknown)
+        self.state().no_answer()
     }
 }
 

@@ -36,6 +36,45 @@ pub(super) struct Sent {
     pub(super) sent_us: u64,
 }
 
+/// The calls on the link that are not answered, by their numbers. Nearly all are answered in the order
+/// in which they were sent.
+pub(super) struct Flight {
+    calls: VecDeque<Option<Sent>>,
+    /// The number of the first of them.
+    first: u64,
+}
+
+impl Default for Flight {
+    fn default() -> Flight {
+        Flight { calls: VecDeque::new(), first: 1 }
+    }
+}
+
+impl Flight {
+    /// A call leaves; says its number.
+    pub(super) fn push(&mut self, sent: Sent) -> u64 {
+        self.calls.push_back(Some(sent));
+        self.first + self.calls.len() as u64 - 1
+    }
+
+    /// The call of this number was answered; none: it is not on the link, or not any more.
+    pub(super) fn take(&mut self, call: u64) -> Option<Sent> {
+        let index = usize::try_from(call.checked_sub(self.first)?).ok()?;
+        let sent = self.calls.get_mut(index)?.take();
+        while let Some(None) = self.calls.front() {
+            self.calls.pop_front();
+            self.first += 1;
+        }
+        sent
+    }
+
+    /// All of them: the link is gone. Their numbers are not used again.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Sent> + use<> {
+        self.first += self.calls.len() as u64;
+        std::mem::take(&mut self.calls).into_iter().flatten()
+    }
+}
+
 impl State {
     /// The pages that were asked for, once the link is ready.
     pub(super) fn take_listings(&mut self) -> Vec<Listing> {
@@ -66,7 +105,7 @@ impl State {
     pub(super) fn link_down(&mut self, error: StoreError) {
         self.keeper.link_down();
         self.ready = false;
-        for (_, sent) in std::mem::take(&mut self.sent) {
+        for sent in self.sent.take_all() {
             if let Purpose::Ask(_, reply) = sent.purpose {
                 let _ = reply.send(Err(error.clone().with_effect(Effect::Unknown)));
             }
@@ -104,9 +143,7 @@ impl State {
                 continue;
             }
             let Some(command) = self.command(&purpose, now_us) else { continue };
-            let call = self.next_call;
-            self.next_call += 1;
-            self.sent.insert(call, Sent { purpose, sent_us: now_us });
+            let call = self.sent.push(Sent { purpose, sent_us: now_us });
             calls.push((call, command));
         }
         while let Some(purpose) = later.pop_back() {

@@ -4,9 +4,9 @@
 //! the I/O. Here is what callers' threads ask for and how an acquisition ends; `outbox` is what must be
 //! sent, `answers` what the store says, `timing` what time brings.
 
-use super::acquisition::{Acquisition, Leaving, Phase, Wait, Waiting};
+use super::acquisition::{Acquisition, Leaving, Phase, Told, Wait, Waiting};
 use super::{
-    outbox::{Purpose, Sent},
+    outbox::{Flight, Purpose},
     watching::Watching,
 };
 use crate::{
@@ -25,7 +25,8 @@ use std::{
 };
 use tokio::sync::{oneshot, watch};
 
-/// How long a call that does not wait for a lock waits for the store's answer, in µs.
+/// How long a call that does not wait for a lock waits for the store's answer, in µs. A release is
+/// tried on after that in the background, until the lease is over.
 pub(super) const ANSWER_US: u64 = 5_000_000;
 
 /// For how long at least a release is tried, in µs.
@@ -39,15 +40,14 @@ pub(super) struct State {
     /// By name and value, where the value is the caller's choice and may come twice (drop-ins): in
     /// order. Only the first of each is known to the store, so that its grant is no other's (R25).
     pub(super) values: HashMap<(Name, Token), VecDeque<HandleId>>,
-    /// Our waiters of each name, in order of arrival.
+    /// Our waiters of each name that the store has queued, in order of arrival.
     pub(super) waiting: HashMap<Name, BTreeSet<HandleId>>,
+    /// The timers of acquisitions, by when they are due, in µs.
     pub(super) timers: BTreeSet<(u64, HandleId)>,
-    pub(super) timer_of: HashMap<HandleId, u64>,
     /// What must be sent, in order.
     pub(super) outbox: VecDeque<Purpose>,
-    pub(super) sent: HashMap<u64, Sent>,
+    pub(super) sent: Flight,
     pub(super) next_id: u64,
-    pub(super) next_call: u64,
     /// The highest fence we have seen (R34).
     pub(super) floor: u64,
     /// The first beat of the link was heard: new work may go (R7).
@@ -68,6 +68,9 @@ pub(super) struct State {
     pub(super) ended: bool,
     pub(super) end_watchers: Vec<Waker>,
     pub(super) listings: Vec<Listing>,
+    /// What callers must be told once the state is not locked any more: they wake up on other
+    /// threads, and would wait for the lock at once.
+    pub(super) told: Vec<Told>,
 }
 
 /// A page of names that was asked for: from which cursor on, foreign keys too, and by whom.
@@ -82,11 +85,9 @@ impl State {
             values: HashMap::new(),
             waiting: HashMap::new(),
             timers: BTreeSet::new(),
-            timer_of: HashMap::new(),
             outbox: VecDeque::new(),
-            sent: HashMap::new(),
+            sent: Flight::default(),
             next_id: 1,
-            next_call: 1,
             floor: 0,
             ready: false,
             down: None,
@@ -99,22 +100,27 @@ impl State {
             ended: false,
             end_watchers: Vec::new(),
             listings: Vec::new(),
+            told: Vec::new(),
         }
     }
 
-    /// Begins an acquisition; the receiver hears how it ends.
+    /// Begins an acquisition; the receiver hears how it ends, and the fence.
     pub(super) fn begin(
         &mut self,
         ask: Acquire,
         keeping: Keeping,
         report: Option<watch::Sender<Waiting>>,
-    ) -> Result<(HandleId, oneshot::Receiver<Result<HandleId, Error>>), Error> {
+    ) -> Result<(HandleId, oneshot::Receiver<Result<u64, Error>>), Error> {
         if self.closing || self.ended {
             return Err(Error::Closed);
         }
-        let in_use = self.id_of(&ask.name, &ask.token).and_then(|id| self.acquisitions.get(&id));
-        if ask.wait == command::Wait::No && in_use.is_some_and(|it| it.phase != Phase::Leaving) {
-            return Err(Error::Busy { name: ask.name, told: None });
+        // A token of ours is new; only a caller's value can be in use.
+        if ask.wait == command::Wait::No && !ask.proof.is_empty() {
+            let in_use = self.id_of(&ask.name, &ask.token);
+            let in_use = in_use.and_then(|id| self.acquisitions.get(&id));
+            if in_use.is_some_and(|it| it.phase != Phase::Leaving) {
+                return Err(Error::Busy { name: ask.name, told: None });
+            }
         }
         let id = self.next_id;
         self.next_id += 1;
@@ -136,9 +142,6 @@ impl State {
             revoked: false,
             took_over: false,
         };
-        if ask.wait != command::Wait::No {
-            self.waiting.entry(ask.name.clone()).or_default().insert(id);
-        }
         // Registered before it is sent: an asking or a grant may come before the answer (R16).
         let first = if ask.proof.is_empty() {
             self.ids.insert(ask.token.clone(), id).is_none()
@@ -156,6 +159,7 @@ impl State {
             wait: Some(Box::new(wait)),
             leaving: None,
             extends: Vec::new(),
+            timer_us: 0,
         };
         self.acquisitions.insert(id, acquisition);
         self.set_timer(id);
@@ -200,8 +204,16 @@ impl State {
         // From here on it is never renewed again (G8).
         self.keeper.forget(id);
         acquisition.wait = None;
-        let leaving = Leaving { reply, release, checked, repeated: false, until_us, lost };
-        acquisition.leaving = Some(Box::new(leaving));
+        acquisition.leaving = Some(Box::new(Leaving {
+            reply,
+            release,
+            checked,
+            repeated: false,
+            until_us,
+            patience_us: now_us + ANSWER_US,
+            again_us: 0,
+            lost,
+        }));
         self.stop_waiting(id);
         self.set_timer(id);
         self.push(Purpose::Leave(id));
@@ -246,6 +258,7 @@ impl State {
             self.fail(id, Error::Closed);
             self.leave(id, None);
         }
+        self.tell();
         self.wake();
     }
 
@@ -290,11 +303,6 @@ impl State {
         self.end_watchers.push(waker.clone());
     }
 
-    /// The acquisition's name and fence, while it is known.
-    pub(super) fn acquisition(&self, id: HandleId) -> Option<&Acquisition> {
-        self.acquisitions.get(&id)
-    }
-
     /// Wakes this waker when the handle's state changes.
     pub(super) fn watch(&mut self, id: HandleId, waker: &Waker) {
         if let Some(acquisition) = self.acquisitions.get_mut(&id)
@@ -315,9 +323,10 @@ impl State {
     /// The driver ends; whoever still waits must not wait for ever.
     pub(super) fn end(&mut self) {
         self.ended = true;
+        self.tell();
         self.keeper.link_down();
         self.outbox.clear();
-        self.sent.clear();
+        self.sent = Flight::default();
         for (_, acquisition) in std::mem::take(&mut self.acquisitions) {
             for waker in acquisition.watchers {
                 waker.wake();
@@ -333,8 +342,9 @@ impl State {
     pub(super) fn deliver(&mut self, id: HandleId) {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         acquisition.phase = Phase::Held;
-        self.floor = self.floor.max(acquisition.fence);
-        self.finish(id, Ok(id));
+        let fence = acquisition.fence;
+        self.floor = self.floor.max(fence);
+        self.finish(id, Ok(fence));
     }
 
     /// The caller gives up, or must: what it may have left at the store is cancelled (G6).
@@ -345,19 +355,30 @@ impl State {
         }
     }
 
-    pub(super) fn finish(&mut self, id: HandleId, result: Result<HandleId, Error>) {
+    pub(super) fn finish(&mut self, id: HandleId, result: Result<u64, Error>) {
         self.stop_waiting(id);
         if let Some(acquisition) = self.acquisitions.get_mut(&id)
             && let Some(wait) = acquisition.wait.take()
         {
-            // A receiver that is gone has its own way out: dropping the future leaves (G6).
-            let _ = wait.reply.send(result);
+            self.told.push(Told::Acquired(wait.reply, result));
         }
         self.set_timer(id);
     }
 
+    /// The store has queued a waiter: it stands in our own line of the name, too.
+    pub(super) fn line_up(&mut self, id: HandleId) {
+        let Some(acquisition) = self.acquisitions.get(&id) else { return };
+        match self.waiting.get_mut(&acquisition.ask.name) {
+            Some(ours) => drop(ours.insert(id)),
+            None => drop(self.waiting.insert(acquisition.ask.name.clone(), BTreeSet::from([id]))),
+        }
+    }
+
     /// Takes a waiter out of its line, and has the next of ours look after the lock.
     pub(super) fn stop_waiting(&mut self, id: HandleId) {
+        if self.waiting.is_empty() {
+            return;
+        }
         let Some(acquisition) = self.acquisitions.get(&id) else { return };
         let name = acquisition.ask.name.clone();
         let Some(ours) = self.waiting.get_mut(&name) else { return };
@@ -383,7 +404,7 @@ impl State {
             && let Some(leaving) = acquisition.leaving.take()
         {
             match leaving.reply {
-                Some(reply) => drop(reply.send(result)),
+                Some(reply) => self.told.push(Told::Left(reply, result)),
                 None => {
                     if let (true, Err(error)) = (leaving.release, result) {
                         tracing::warn!(%error, "a lock was not released as it should be");
@@ -396,10 +417,8 @@ impl State {
 
     pub(super) fn forget(&mut self, id: HandleId) {
         self.keeper.forget(id);
-        if let Some(old_us) = self.timer_of.remove(&id) {
-            self.timers.remove(&(old_us, id));
-        }
-        let Some(Acquisition { ask, .. }) = self.acquisitions.remove(&id) else { return };
+        let Some(Acquisition { ask, timer_us, .. }) = self.acquisitions.remove(&id) else { return };
+        self.timers.remove(&(timer_us, id));
         if ask.proof.is_empty() {
             self.ids.remove(&ask.token);
             return;
@@ -418,13 +437,14 @@ impl State {
     /// The acquisition that the store means by this token.
     pub(super) fn id_of(&self, name: &Name, token: &Token) -> Option<HandleId> {
         let value = || self.values.get(&(name.clone(), token.clone()))?.front();
-        self.ids.get(token).or_else(value).copied()
+        let ours = self.ids.get(token);
+        if self.values.is_empty() { ours } else { ours.or_else(value) }.copied()
     }
 
     /// Has it been told to the store, or is another of the same value before it?
     pub(super) fn is_known_to_store(&self, id: HandleId) -> bool {
         let ask = self.acquisitions.get(&id).map(|it| &it.ask);
-        ask.is_some_and(|ask| self.id_of(&ask.name, &ask.token) == Some(id))
+        ask.is_some_and(|ask| ask.proof.is_empty() || self.id_of(&ask.name, &ask.token) == Some(id))
     }
 
     pub(super) fn changed(&mut self, id: HandleId, state: Belief) {
@@ -444,6 +464,11 @@ impl State {
             let name = acquisition.ask.name.clone();
             let _ = reply.send(Err(Error::Lost { name, loss }));
         }
+    }
+
+    /// Tells callers what there is to tell, where it is rare enough to do so under the lock.
+    pub(super) fn tell(&mut self) {
+        self.told.drain(..).for_each(Told::send);
     }
 
     pub(super) fn wake(&mut self) {

@@ -46,9 +46,12 @@ impl State {
         }
         while let Some(&(at_us, id)) = self.timers.first().filter(|(at_us, _)| *at_us <= now_us) {
             self.timers.remove(&(at_us, id));
-            self.timer_of.remove(&id);
+            if let Some(acquisition) = self.acquisitions.get_mut(&id) {
+                acquisition.timer_us = 0;
+            }
             self.timer(now_us, id);
         }
+        self.tell();
         for (processes, holders) in self.watching.take_dead() {
             tracing::info!(?processes, "holders have died: taking over");
             for holder in holders {
@@ -97,42 +100,41 @@ impl State {
     }
 
     pub(super) fn set_timer(&mut self, id: HandleId) {
-        let at_us = self.acquisitions.get(&id).and_then(|acquisition| {
-            match (&acquisition.wait, &acquisition.leaving) {
-                (_, Some(leaving)) => Some(leaving.until_us),
-                (Some(wait), None) => {
-                    let recheck_us = Some(wait.recheck_us).filter(|at_us| *at_us > 0);
-                    wait.deadline_us.into_iter().chain(recheck_us).min()
-                }
-                (None, None) => None,
-            }
-        });
-        let old_us = match at_us {
-            Some(at_us) => self.timer_of.insert(id, at_us),
-            None => self.timer_of.remove(&id),
-        };
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        let at_us = acquisition.due_us();
+        let old_us = std::mem::replace(&mut acquisition.timer_us, at_us);
         if old_us == at_us {
             return;
         }
-        if let Some(old_us) = old_us {
+        if old_us > 0 {
             self.timers.remove(&(old_us, id));
         }
-        if let Some(at_us) = at_us {
+        if at_us > 0 {
             self.timers.insert((at_us, id));
         }
     }
 
     pub(super) fn timer(&mut self, now_us: u64, id: HandleId) {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
-        if let Some(leaving) = &acquisition.leaving {
+        if let Some(leaving) = &mut acquisition.leaving {
             if now_us >= leaving.until_us {
                 // The lease is over: nothing is left that could be released.
                 let name = acquisition.ask.name.clone();
                 let loss = leaving.lost.unwrap_or(Loss::LeaseEnded);
                 self.left(id, Err(Error::Lost { name, loss }));
-            } else {
-                self.set_timer(id);
+                return;
+            }
+            let impatient = leaving.reply.take_if(|_| now_us >= leaving.patience_us);
+            let again = leaving.again_us > 0 && now_us >= leaving.again_us;
+            if again {
+                leaving.again_us = 0;
+            }
+            self.set_timer(id);
+            if again {
                 self.push(Purpose::Leave(id));
+            }
+            if let Some(reply) = impatient {
+                let _ = reply.send(Err(Error::Store(self.no_answer())));
             }
             return;
         }
@@ -143,12 +145,7 @@ impl State {
             let trouble = wait.told.trouble.take().or_else(|| self.down.clone());
             let error = match (trouble, acquisition.ask.wait) {
                 (Some(error), _) => Error::Store(error),
-                (None, command::Wait::No) => Error::Store(StoreError::Unavailable {
-                    place: self.watching.place.clone(),
-                    trouble: Trouble::Disconnected,
-                    detail: format!("no answer within {waited:?}"),
-                    effect: Effect::Unknown,
-                }),
+                (None, command::Wait::No) => Error::Store(self.no_answer()),
                 (None, _) => {
                     Error::TimedOut { name, waited, told: wait.told.told.take().map(Box::new) }
                 }
@@ -161,6 +158,18 @@ impl State {
                 self.push(Purpose::Acquire(id));
             }
         }
+    }
+
+    /// The error of a store that did not answer in time.
+    pub(super) fn no_answer(&self) -> StoreError {
+        let down = self.down.clone();
+        down.unwrap_or_else(|| StoreError::Unavailable {
+            place: self.watching.place.clone(),
+            trouble: Trouble::Disconnected,
+            detail: "no answer in time".into(),
+            effect: Effect::Unknown,
+        })
+        .with_effect(Effect::Unknown)
     }
 }
 
