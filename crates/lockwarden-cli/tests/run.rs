@@ -236,6 +236,30 @@ fn no_process_is_left() {
     }
 }
 
+/// Nor a zombie, where nobody collects orphans: both children are ours to collect.
+#[test]
+fn no_zombie_is_left() {
+    let site = Site::new();
+    // Orphans come to this process from here on, and it collects none.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+    let children = |of: u32| {
+        let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();
+        children.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let holder = site.running(&["x"], &format!("echo > ready; {}", until("go")));
+    let waiter = site.run(&["x"], "true");
+    site.await_queue("x", 1);
+    let pids = [children(holder.process.id()), children(waiter.process.id())].concat();
+    assert_eq!(pids.len(), 4, "{pids:?}");
+    waiter.signal(rustix::process::Signal::TERM);
+    assert_eq!(waiter.end().code(), 143);
+    site.write("go");
+    assert_eq!(holder.end().code(), 0);
+    for pid in pids {
+        assert_eq!(support::state(&pid), None, "{pid}");
+    }
+}
+
 /// While it waits it says for whom, once per change, and nothing with --quiet.
 #[test]
 fn says_who_holds_the_lock() {

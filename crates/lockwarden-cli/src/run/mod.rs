@@ -66,8 +66,8 @@ pub(crate) fn run(store: Option<&OsStr>, args: RunArgs) -> Result<i32, Failure> 
     });
     if let Some(command) = run.command {
         command.give_up();
-        watcher.done();
     }
+    watcher.end();
     // Nothing is left for destructors, and a name that is still being looked up must not keep us.
     std::mem::forget(runtime);
     result
@@ -138,9 +138,17 @@ impl Run<'_> {
                 lock.wait_for(left.max(Duration::from_millis(1)))
             }
         };
+        let tried = async {
+            match lock.acquire().await {
+                // The store did not even answer: that is no busy lock (C37), and a wait, however
+                // short, has one whole try in it (C25).
+                Err(Error::TimedOut { told: None, .. }) => lock.clone().no_wait().acquire().await,
+                tried => tried,
+            }
+        };
         tokio::select! {
             biased;
-            acquired = lock.acquire() => acquired,
+            acquired = tried => acquired,
             () = progress.follow(waiting) => std::future::pending().await,
         }
     }

@@ -85,6 +85,18 @@ impl Watcher {
         self.write(DONE);
     }
 
+    /// Ends it, and takes it out of the kernel's books: where the first process collects no orphans
+    /// (containers), each run would leave a zombie. After [`Watcher::done`] there is nothing that it
+    /// could still have to do.
+    pub(super) fn end(self) {
+        if !self.ended {
+            use rustix::process::{WaitId, WaitIdOptions};
+            // It ends by itself, but not while someone has stopped it.
+            let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+            let _ = rustix::process::waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED);
+        }
+    }
+
     /// Has it died? Told once.
     pub(super) fn has_died(&mut self) -> bool {
         use rustix::process::{WaitId, WaitIdOptions};
