@@ -1,5 +1,5 @@
 //! Real processes, really killed and stopped, on the embedded store and on Redis.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
 use lockwarden::{Warden, blocking};
 use lockwarden_testkit::{
