@@ -23,7 +23,7 @@ use tokio::{sync::oneshot, time::Sleep};
 /// from others.
 const CALLS_AT_ONCE: usize = 64;
 /// The longest pause between two tries to connect. The first follows at once.
-const LONGEST_PAUSE_MS: u64 = 2_000;
+const LONGEST_PAUSE_MS: u64 = 1_000;
 const FIRST_PAUSE_MS: u64 = 20;
 /// How long a warden that closes waits for the store to acknowledge its releases.
 const CLOSING_US: u64 = 3_000_000;
