@@ -11,7 +11,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "tests, though not in functions of one"
+    clippy::print_stdout,
+    reason = "tests, though not in functions of one; the sizes that were reached are a result"
 )]
 
 mod world;
@@ -115,6 +116,23 @@ fn flush_unsubscribed() {
     let faults = Faults { flushes: 1, unsubscribes: 1, server_cuts: 1, ..Faults::default() };
     let scope = Scope { faults, prompt: &[0, 2], ..Scope::new(3) };
     holds("flush, unsubscribed", &scope, 7, 1_000_000);
+}
+
+/// The same value in every session, as a redelivered task brings it (R25): a holder that was passed
+/// over must neither renew nor release its successor.
+#[test]
+fn same_value() {
+    let given = &[
+        Action::Ask(0, 0, Patience::Endless, 0),
+        Action::ToServer(0),
+        Action::ToClient(0),
+        Action::ServerCut(0),
+        Action::Ask(1, 0, Patience::Endless, 0),
+    ];
+    let faults = Faults { client_cuts: 1, repeats: 1, ..Faults::default() };
+    let prompt = &[1];
+    let scope = Scope { same_token: true, lease_ms: 9_000, prompt, given, faults, ..Scope::new(2) };
+    holds("same value", &scope, 9, 1_000_000);
 }
 
 /// A grant by message to a slow session: from where it is on its way.

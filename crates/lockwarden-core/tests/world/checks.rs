@@ -252,7 +252,8 @@ pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
     for (index, conn) in world.conns.iter().enumerate() {
         let stays = world.must_stay(conn.session);
         let closes = matches!(conn.to_server.front(), Some(Up::Close));
-        if !conn.to_server.is_empty() && !(closes && stays) {
+        let held_back = closes && stays;
+        if !conn.to_server.is_empty() && !held_back {
             out.push(Action::ToServer(index));
         }
         if conn.client_open && !conn.to_client.is_empty() {
