@@ -154,7 +154,7 @@ fn slow_grant() {
 #[test]
 fn beyond_the_depth() {
     let few = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
-    let (walks, steps) = if long() { (1_000_000, 200) } else { (few, 100) };
+    let (walks, steps) = if long() { (300_000, 200) } else { (few, 100) };
     let many = Faults { client_cuts: 4, server_cuts: 4, flushes: 2, repeats: 4, ..all_faults() };
     let any = Scope { faults: many, asks: 3, ..Scope::new(3) };
     let prompt = Scope { prompt: &[1, 2], ..any.clone() };
