@@ -7,7 +7,7 @@ use super::{resp::Value, trouble::Context, wire};
 use crate::{error::StoreError, store::Call};
 use bytes::Bytes;
 use lockwarden_core::{
-    Epoch, Reply, Run, SessionId, Token,
+    Command, Epoch, Reply, Run, SessionId, Token,
     command::{Absence, HolderView, LockView, Reason, RecordView, Refusal, TicketView},
     party::Party,
 };
@@ -82,6 +82,8 @@ codes! {
         FloorAhead = 23 "FLOOR_AHEAD",
         /// The server's words.
         Failed = 24 "FAILED",
+        /// Fence; the lease is the one that was asked for.
+        GrantedAsAsked = 25 "GRANTED_AS_ASKED",
     }
 }
 
@@ -174,7 +176,7 @@ impl Reader {
         let now_us = fields.count()?;
         let mut answers = Vec::with_capacity(calls.len());
         for call in calls {
-            if let Some(answer) = self.answer(context, &mut fields, now_us)? {
+            if let Some(answer) = self.answer(context, call, &mut fields, now_us)? {
                 answers.push((call.id, answer));
             }
         }
@@ -184,11 +186,18 @@ impl Reader {
     fn answer(
         &mut self,
         context: &Context,
+        call: &Call,
         fields: &mut Fields,
         now_us: u64,
     ) -> Result<Option<Result<Reply, StoreError>>, Malformed> {
         let reply = match fields.code()? {
             Code::Granted => Reply::Granted { fence: fields.count()?, lease_ms: fields.count()? },
+            Code::GrantedAsAsked => match &call.command {
+                Command::Acquire(ask) => {
+                    Reply::Granted { fence: fields.count()?, lease_ms: ask.lease_ms }
+                }
+                _ => return Err(Malformed),
+            },
             Code::Refused => {
                 let reason = match fields.count()? {
                     0 => Reason::Held,

@@ -33,13 +33,14 @@ for at = terms_at + 1, commands_at - 1, 6 do
   }
 end
 
--- The commands, by their order: where they stand, their locks' keys, the forms of the companions'
--- names, and the names of the records.
-local places, keys, forms, record_names = {}, {}, {}, {}
-local steps = 0
--- Read ahead for all common commands together: keys and records, and whether any of them has a queue.
-local ahead, queues = {}, {}
-local read, queue_count = 0, 0
+-- Where each command stands, and the number of its lock; for each lock its key, and what stands behind
+-- the kind in its companions' names. What the common commands need is read for all of them together:
+-- keys, records of those that are held, and whether any of them has a queue.
+local places, slots = {}, {}
+local slot_of, keys, tails = {}, {}, {}
+local steps, slot_count = 0, 0
+local record_names, record_slots, record_count = {}, {}, 0
+local queue_names, queue_count = {}, 0
 do
   local at, named = commands_at, 1
   local word = ARGV[at]
@@ -49,46 +50,58 @@ do
     if word ~= 'beat' and word ~= 'echo' then
       named = named + 1
       local its_key = KEYS[named]
-      keys[steps] = its_key
-      local its_form = plain and '' or ARGV[forms_at + named - 2]
-      forms[steps] = its_form
-      if word == 'acquire' or word == 'release' or word == 'renew' then
-        local tail = its_form == '' and ':{' .. its_key .. '}' or its_form .. its_key
-        local record_name = 'lockwarden:record' .. tail
-        record_names[steps] = record_name
-        ahead[read + 1], ahead[read + 2] = its_key, record_name
-        read = read + 2
-        if word ~= 'renew' then
-          queue_count = queue_count + 1
-          queues[queue_count] = 'lockwarden:queue' .. tail
+      local its_slot = slot_of[its_key]
+      if not its_slot then
+        slot_count = slot_count + 1
+        its_slot = slot_count
+        slot_of[its_key], keys[its_slot] = its_slot, its_key
+        local its_form = plain and '' or ARGV[forms_at + named - 2]
+        if its_form ~= '' then
+          tails[its_slot] = its_form .. its_key
         end
+      end
+      slots[steps] = its_slot
+      if word == 'release' or word == 'renew' then
+        local tail = tails[its_slot]
+        record_count = record_count + 1
+        record_names[record_count] = tail and 'lockwarden:record' .. tail
+          or 'lockwarden:record:{' .. its_key .. '}'
+        record_slots[record_count] = its_slot
+      end
+      if word == 'release' or word == 'acquire' then
+        local tail = tails[its_slot]
+        queue_count = queue_count + 1
+        queue_names[queue_count] = tail and 'lockwarden:queue' .. tail
+          or 'lockwarden:queue:{' .. its_key .. '}'
       end
     end
     at = at + 1 + arity[word]
     word = ARGV[at]
   end
 end
-if read > 0 then
-  local found = call('MGET', unpack(ahead))
-  for i = 1, read, 2 do
-    values[ahead[i]], records[ahead[i]] = found[i], found[i + 1]
+if slot_count > 0 then
+  values = call('MGET', unpack(keys))
+end
+if record_count > 0 then
+  local found = call('MGET', unpack(record_names))
+  for i = 1, record_count do
+    records[record_slots[i]] = found[i]
   end
 end
 -- No lock of the call has a queue, unless one comes to be on the way (`waits`).
-local quiet = queue_count > 0 and call('EXISTS', unpack(queues)) == 0
-local easy = guard_ms == 0 and run ~= '' and read > 0
+local quiet = queue_count > 0 and call('EXISTS', unpack(queue_names)) == 0
+-- Nothing keeps the common cases from being done right here.
+local easy = guard_ms == 0 and run ~= '' and slot_count > 0
 if easy then
   listeners[session] = call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2]
   easy = listeners[session] > 0
 end
 
--- What was released here and is deleted together, before anything else looks at it.
+-- What was released here: it is deleted together, and before anything else looks at it.
 local doomed, doomed_count, is_doomed = {}, 0, {}
 local function delete_doomed()
-  if doomed_count > 0 then
-    call('DEL', unpack(doomed))
-    doomed, doomed_count, is_doomed = {}, 0, {}
-  end
+  call('DEL', unpack(doomed))
+  doomed, doomed_count, is_doomed = {}, 0, {}
 end
 
 -- Packing costs more than joining what is packed already. A token is packed as a head, which depends on
@@ -124,17 +137,16 @@ local function extension(lease)
 end
 
 for step = 1, steps do
-  local at = places[step]
+  local at, its_slot = places[step], slots[step]
   local word, token = ARGV[at], ARGV[at + 1]
-  local its_key, record_name = keys[step], record_names[step]
   local done = false
-  local holder = values[its_key or '']
-  if easy and record_name then
-    local idle = quiet and not waits[its_key]
+  if easy and its_slot then
+    local its_key, holder, tail = keys[its_slot], values[its_slot], tails[its_slot]
+    local idle = quiet and not waits[its_slot]
     if word == 'acquire' then
       local term = terms[ARGV[at + 2]]
       if idle and not holder and term.floor <= now then
-        if is_doomed[its_key] then
+        if is_doomed[its_slot] then
           delete_doomed()
         end
         local new_fence = fence + 1
@@ -150,47 +162,52 @@ for step = 1, steps do
         local set = try('SET', its_key, token, 'PX', lease, 'NX')
         if set and set.ok then
           fence, fence_grew = new_fence, true
-          local tail = term.tail
-          if not tail then
-            tail = (extensions[lease] or extension(lease)) .. pack(term.proof, now, term.grace, term.party)
-            term.tail = tail
+          local tail_of_record = term.tail
+          if not tail_of_record then
+            tail_of_record = (extensions[lease] or extension(lease))
+              .. pack(term.proof, now, term.grace, term.party)
+            term.tail = tail_of_record
           end
           if new_fence - fence_base > 255 then
             fence_base = new_fence - new_fence % 256
             fence_head = sub(pack(fence_base + 255), 1, -2)
           end
           local text = own_head .. (token_heads[#token] or token_head(token)) .. token
-            .. fence_head .. char(new_fence - fence_base) .. tail
-          call('SET', record_name, text, 'PX', lease)
-          values[its_key], records[its_key] = token, text
-          reply[last + 1], reply[last + 2], reply[last + 3] = 10 --[[GRANTED]], new_fence, lease
-          last = last + 3
+            .. fence_head .. char(new_fence - fence_base) .. tail_of_record
+          call('SET', tail and 'lockwarden:record' .. tail or 'lockwarden:record:{' .. its_key .. '}',
+            text, 'PX', lease)
+          values[its_slot], records[its_slot] = token, text
+          reply[last + 1], reply[last + 2] = 25 --[[GRANTED_AS_ASKED]], new_fence
+          last = last + 2
           done = true
         end
       end
     elseif holder == token then
-      local text = records[its_key]
+      local text = records[its_slot]
       if word == 'release' then
         if idle and (not text or sub(text, 1, #own_head) == own_head) then
-          doomed[doomed_count + 1], doomed[doomed_count + 2] = its_key, record_name
+          doomed[doomed_count + 1] = its_key
+          doomed[doomed_count + 2] = tail and 'lockwarden:record' .. tail
+            or 'lockwarden:record:{' .. its_key .. '}'
           doomed_count = doomed_count + 2
-          is_doomed[its_key] = true
-          values[its_key], records[its_key] = false, false
+          is_doomed[its_slot] = true
+          values[its_slot], records[its_slot] = false, false
           last = last + 1
           reply[last] = 15 --[[RELEASED]]
           done = true
         end
-      elseif text then
+      elseif word == 'renew' and text then
         -- A renewal that changes nothing in the record.
         local lease = ARGV[at + 2]
         local head = own_head .. (token_heads[#token] or token_head(token)) .. token
-        local tail = extensions[lease] or extension(lease)
+        local extended = extensions[lease] or extension(lease)
         -- A fence takes nine bytes, whenever it is a time of our age.
         local from = #head + 10
-        if sub(text, 1, #head) == head and sub(text, from, from + #tail - 1) == tail then
+        if sub(text, 1, #head) == head and sub(text, from, from + #extended - 1) == extended then
           local set = try('PEXPIRE', its_key, lease)
           if set == 1 then
-            call('PEXPIRE', record_name, lease)
+            call('PEXPIRE', tail and 'lockwarden:record' .. tail
+              or 'lockwarden:record:{' .. its_key .. '}', lease)
             reply[last + 1], reply[last + 2] = 12 --[[RENEWED]], lease
             last = last + 2
             done = true
@@ -200,9 +217,15 @@ for step = 1, steps do
     end
   end
   if not done then
-    delete_doomed()
+    if doomed_count > 0 then
+      delete_doomed()
+    end
     local before = last
-    key, form = its_key, forms[step]
+    slot, key, form = its_slot, keys[its_slot or 0], ''
+    local tail = tails[its_slot or 0]
+    if tail then
+      form = sub(tail, 1, -#key - 1)
+    end
     local ok, problem = pcall(machinery()[word], token, ARGV[at + 2], ARGV[at + 3])
     if not ok then
       -- This command's answer; the next one runs all the same (R12).
@@ -217,7 +240,9 @@ for step = 1, steps do
     end
   end
 end
-delete_doomed()
+if doomed_count > 0 then
+  delete_doomed()
+end
 if fence_grew and run ~= '' then
   call('HSET', KEYS[1], 'fence', string.format('%.0f', fence))
 end

@@ -38,10 +38,11 @@ local now = clock[1] * 1000000 + clock[2]
 local epoch, meta_run, fence, guard_ms
 local fence_grew = false
 
--- The lock of the command whose turn it is, and the form of its companions' names ('': plain).
-local key, form
--- What is known of the locks of this call, by key. Nothing but this call's own commands can change it
--- meanwhile: a script is alone on the server, and its clock stands still. Absent: not read yet.
+-- The lock of the command whose turn it is: its key, the form of its companions' names ('': plain), and
+-- its number among the locks of this call.
+local key, form, slot
+-- What is known of the locks of this call, by their numbers. Nothing but this call's own commands can
+-- change it meanwhile: a script is alone on the server, and its clock stands still. Absent: not read.
 -- values: the key's value, or false.
 -- records: the packed record, or false.
 -- waits: does a queue stand there?

@@ -14,10 +14,10 @@ end
 
 -- The key's value, or false. An error if the key holds something that is no string.
 local function value()
-  local known = values[key]
-  if not known and not certain[key] then
+  local known = values[slot]
+  if not known and not certain[slot] then
     known = call('GET', key)
-    values[key], certain[key] = known, true
+    values[slot], certain[slot] = known, true
   end
   return known
 end
@@ -34,10 +34,10 @@ local function record()
   if not token then
     return nil
   end
-  local text = records[key]
+  local text = records[slot]
   if text == nil then
     text = call('GET', companion('record'))
-    records[key] = text
+    records[slot] = text
   end
   if not text then
     return nil
@@ -58,7 +58,7 @@ local function write_record(it, ttl)
   local text = pack(1 --[[SCHEMA]], it.session, it.token, it.fence, it.revoked, it.lease, it.run,
     it.proof, it.since, it.grace, it.party)
   call('SET', companion('record'), text, 'PX', ttl)
-  records[key] = text
+  records[slot] = text
 end
 
 -- Writes a grant to a ticket; the fence grows with every one of them, per name and in all (R34).
@@ -72,7 +72,7 @@ local function grant(it)
   end
   call('SET', key, it.token, 'PX', it.lease)
   fence, fence_grew = new_fence, true
-  values[key] = it.token
+  values[slot] = it.token
   it.fence, it.revoked, it.run, it.since = new_fence, 0, meta_run, now
   write_record(it, it.lease)
   return new_fence
@@ -81,7 +81,7 @@ end
 -- Deletes the holder.
 local function delete()
   call('DEL', key, companion('record'))
-  values[key], records[key], certain[key] = false, false, true
+  values[slot], records[slot], certain[slot] = false, false, true
 end
 
 -- Sets the whole lease of the present holder, and writes what it results in (R15). `it`: its record,
