@@ -1,6 +1,8 @@
 //! What a cycle costs, on the server and here. Run it by hand, in release:
 //! `cargo test --release -p lockwarden --test redis_cost -- --ignored --nocapture`
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
 mod redis_support;
 
 use lockwarden_core::{Command, command::Wait};

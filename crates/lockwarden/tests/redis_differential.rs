@@ -5,6 +5,8 @@
 //! Time passes by stepping the clock of the server (`clock_shim`), never by waiting. A case in which a
 //! deadline lies too near to a command's moment to tell who is right is left out, and counted.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
 mod redis_support;
 
 use lockwarden::store::redis::RedisStore;
@@ -150,7 +152,8 @@ fn op() -> impl Strategy<Value = Op> {
         Just(Foreign::Persist),
     ];
     prop_oneof![
-        30 => (0..3_usize, prop::collection::vec(ask(), 1..5)).prop_map(|(who, asks)| Op::Batch(who, asks)),
+        25 => (0..3_usize, prop::collection::vec(ask(), 1..5)).prop_map(|(who, asks)| Op::Batch(who, asks)),
+        5 => (0..3_usize, prop::collection::vec(ask(), 5..14)).prop_map(|(who, asks)| Op::Batch(who, asks)),
         8 => prop::sample::select(vec![300, 1_400, 2_600, 3_300, 6_000, 31_000, 61_000]).prop_map(Op::StepMs),
         4 => (0..3_usize).prop_map(Op::Cut),
         4 => (0..3_usize).prop_map(Op::Join),

@@ -1,5 +1,7 @@
 //! What a server refuses or cannot do, each as what it is (G10): never "busy", and nothing left behind.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
 mod redis_support;
 
 use lockwarden::{
