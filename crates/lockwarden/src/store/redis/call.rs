@@ -68,6 +68,12 @@ impl Writer {
         }
     }
 
+    /// Speaks of another run from here on.
+    #[cfg(test)]
+    pub(super) fn pretend_run(&mut self, run: &str) {
+        run.clone_into(&mut self.run);
+    }
+
     /// The link's mark (R24).
     pub(super) fn mark(&self) -> &str {
         &self.mark

@@ -424,3 +424,49 @@ impl Drop for RedisLink {
         self.hang_up();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::{Address, RedisSettings, RedisStore, connect};
+    use lockwarden_core::Command;
+    use lockwarden_testkit::servers::{Server, ServerKind};
+    use std::future::poll_fn;
+
+    /// R4: who speaks of a run that is over is told so, and nothing is carried out, not even the
+    /// beginning of an epoch.
+    #[tokio::test]
+    async fn r4_another_run_is_stale() {
+        for kind in ServerKind::default_set() {
+            let server = Server::start(kind);
+            let (host, port) = (server.address().ip().to_string(), server.port());
+            let settings = RedisSettings::new(Address::Tcp { host, port, tls: false });
+            let store = RedisStore::new(settings).unwrap();
+            let mut link = connect::connect(&store, &SessionId::new("A")).await.unwrap();
+            let mut beat = async |link: &mut RedisLink| {
+                link.send(vec![Call { id: 1, command: Command::Beat }]);
+                loop {
+                    match poll_fn(|cx| link.poll_event(cx)).await {
+                        LinkEvent::Answers { epoch, mut answers } => {
+                            return (epoch, answers.remove(0).1.unwrap());
+                        }
+                        LinkEvent::Closed(error) => panic!("{error}"),
+                        _ => {}
+                    }
+                }
+            };
+            for without_meta in [true, false] {
+                link.writer.pretend_run("0123456789abcdef0123456789abcdef01234567");
+                if !without_meta {
+                    server.without_guard();
+                }
+                let before = server.cmd(&["HGETALL", "lockwarden:meta"]);
+                assert_eq!(beat(&mut link).await, (None, Reply::Stale), "{kind}");
+                assert_eq!(server.cmd(&["HGETALL", "lockwarden:meta"]), before);
+            }
+            link.writer.pretend_run(&server.info("server", "run_id").unwrap());
+            let (epoch, reply) = beat(&mut link).await;
+            assert!(epoch.is_some() && matches!(reply, Reply::Beat { subscribers: 1, .. }));
+        }
+    }
+}
