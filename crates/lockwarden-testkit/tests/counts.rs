@@ -68,16 +68,19 @@ fn one_round_trip_each() {
         let warden = Warden::connect(&url).await.unwrap();
         warden.lock("x").acquire().await.unwrap().release().await.unwrap();
         proxy.delay(Direction::ToServer, MS(200));
-        let timed = |began: Instant| {
-            let took = began.elapsed();
+        // The best of a few: a loaded machine adds to them, and takes nothing away.
+        let mut best = [Duration::MAX; 2];
+        for _ in 0..3 {
+            let began = Instant::now();
+            let guard = warden.lock("x").acquire().await.unwrap();
+            best[0] = best[0].min(began.elapsed());
+            let began = Instant::now();
+            guard.release().await.unwrap();
+            best[1] = best[1].min(began.elapsed());
+        }
+        for took in best {
             assert!((MS(200)..MS(400)).contains(&took), "{took:?} with 200 ms a round trip");
-        };
-        let began = Instant::now();
-        let guard = warden.lock("x").acquire().await.unwrap();
-        timed(began);
-        let began = Instant::now();
-        guard.release().await.unwrap();
-        timed(began);
+        }
     });
 }
 
