@@ -119,7 +119,11 @@ fn describe(tasks: usize, [ours, plain, rslock]: &[Series; 3], report: &mut Repo
 }
 
 /// How many cycles all tasks together did.
-pub(crate) async fn cycles<C: Contender>(contender: &C, tasks: usize, length: Duration) -> Outcome<u64> {
+pub(crate) async fn cycles<C: Contender>(
+    contender: &C,
+    tasks: usize,
+    length: Duration,
+) -> Outcome<u64> {
     let stop = Arc::new(AtomicBool::new(false));
     let running: Vec<_> = (0..tasks)
         .map(|number| {
