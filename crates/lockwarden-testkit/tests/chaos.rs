@@ -1,6 +1,6 @@
 //! Redis under load while connections are killed, scripts forgotten, servers restarted and the
 //! network cut: never two valid holders, nobody stuck, nothing left.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
 use lockwarden_testkit::{
     process::eventually,

@@ -443,7 +443,7 @@ mod tests {
             let settings = RedisSettings::new(Address::Tcp { host, port, tls: false });
             let store = RedisStore::new(settings).unwrap();
             let mut link = connect::connect(&store, &SessionId::new("A")).await.unwrap();
-            let mut beat = async |link: &mut RedisLink| {
+            let beat = async |link: &mut RedisLink| {
                 link.send(vec![Call { id: 1, command: Command::Beat }]);
                 loop {
                     match poll_fn(|cx| link.poll_event(cx)).await {
