@@ -77,9 +77,9 @@ async fn r5_another_is_not_alone() {
     until("on its way", || async { main.waiting(Direction::ToServer) > 0 }).await;
     let clients = server.cmd(&["CLIENT", "LIST"]).text().unwrap();
     let line = clients.lines().find(|it| it.contains("sub=2") && it.contains("cmd=subscribe"));
-    let ids = clients.lines().filter(|it| it.contains("sub=2"));
+    let mut ids = clients.lines().filter(|it| it.contains("sub=2"));
     // The one of a's two is on its own connection: it never sent a script.
-    let line = line.or(ids.last()).unwrap();
+    let line = line.or_else(|| ids.next_back()).unwrap();
     let id = line.split_whitespace().next().unwrap().trim_start_matches("id=").to_owned();
     server.cmd(&["CLIENT", "KILL", "ID", &id]);
     let common = "lockwarden:common:0:";
