@@ -223,6 +223,20 @@ fn c30_missing_permissions_are_named() {
     });
 }
 
+/// A user without a password is that user, not the default one.
+#[test]
+fn c30_a_user_without_a_password() {
+    with_users(|server, settings| {
+        set_user(server, "nopass");
+        let open = RedisSettings { password: None, ..settings.clone() };
+        let mut session = Session::connect(&open, "A");
+        let error = session.try_ask(acquire("private", "t", Wait::No)).unwrap_err();
+        assert!(matches!(&error, StoreError::Denied { .. }), "{error:?}");
+        set_user(server, "resetpass");
+        set_user(server, ">pw");
+    });
+}
+
 /// R5: a client that may not ask which run this is grants nothing, and counts nothing, for W.
 #[test]
 fn r5_without_info_nothing_counts_for_w() {

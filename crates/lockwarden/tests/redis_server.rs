@@ -135,10 +135,12 @@ fn connections_and_commands_are_few() {
 /// new link is not.
 #[test]
 fn r24_a_copy_of_a_session_is_heard() {
-    with_protocols(|_, settings| {
+    with_protocols(|server, settings| {
         let (runtime, store) = (runtime(), RedisStore::new(settings.clone()).unwrap());
         let mut first = Session::on(&runtime, &store, "A").unwrap();
         let mut again = Session::on(&runtime, &store, "A").unwrap();
+        // What is said to all is not said on one's own channel.
+        assert_eq!(server.cmd(&["PUBLISH", "lockwarden:common:0:", "1T2:no"]).int(), Some(2));
         first.ask(Command::Beat);
         again.ask(Command::Beat);
         first.drain();

@@ -145,13 +145,14 @@ async fn with_resp3(store: &RedisStore, session: &SessionId) -> Result<RedisLink
     let mut test = SelfTest::new(store, session);
     let mut opening = Opening::new(store).await?;
     let out = opening.output();
-    match &settings.password {
-        Some(password) => {
-            let user = settings.user.as_deref().unwrap_or("default");
+    match (&settings.user, &settings.password) {
+        (None, None) => resp::command(out, &[b"HELLO", b"3"]),
+        (user, password) => {
+            let user = user.as_deref().unwrap_or("default");
+            let password = password.as_deref().unwrap_or_default();
             let login: [&[u8]; 5] = [b"HELLO", b"3", b"AUTH", user.as_bytes(), password.as_bytes()];
             resp::command(out, &login);
         }
-        None => resp::command(out, &[b"HELLO", b"3"]),
     }
     write_opening(out, settings.db);
     write_subscribe(out, &keys::session_channel(session));

@@ -50,6 +50,8 @@ pub(super) struct RedisLink {
     pub(super) context: Context,
     keyspace: Arc<Keyspace>,
     session: SessionId,
+    /// The session's own channel: what is heard on another is not for this session.
+    channel: String,
     marks: Arc<Marks>,
     /// The connection for commands; with RESP3 for everything. None: the link is closed.
     main: Option<Connection>,
@@ -87,6 +89,7 @@ impl RedisLink {
         RedisLink {
             context,
             keyspace,
+            channel: keys::session_channel(&session),
             session,
             marks,
             main: Some(main),
@@ -195,10 +198,16 @@ impl RedisLink {
 
     /// What the server sent unasked.
     pub(super) fn pushed(&mut self, frame: Vec<Value>) {
-        match (frame.first().and_then(Value::text), frame.get(2)) {
-            (Some("message"), Some(Value::Text(text))) => self.heard(text),
+        match frame.as_slice() {
+            [kind, channel, Value::Text(text)] if kind.text() == Some("message") => {
+                if channel.text() == Some(&*self.channel) {
+                    self.heard(text);
+                }
+            }
             // Whoever unsubscribed us, we hear nothing any more.
-            (Some("unsubscribe"), _) => self.garbled("our subscription was ended"),
+            [kind, ..] if kind.text() == Some("unsubscribe") => {
+                self.garbled("our subscription was ended");
+            }
             _ => {}
         }
     }
@@ -372,6 +381,9 @@ impl Link for RedisLink {
     }
 
     fn send(&mut self, mut calls: Vec<Call>) {
+        if self.main.is_none() {
+            return;
+        }
         let reserved =
             |call: &Call| call.command.name().is_some_and(|name| self.keyspace.is_reserved(name));
         if calls.iter().any(reserved) {
