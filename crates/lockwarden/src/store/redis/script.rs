@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 /// The whole script.
 pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/lib/head.lua"),
+    include_str!("scripts/alone.lua"),
+    include_str!("scripts/lib/known.lua"),
     include_str!("scripts/lib/machine.lua"),
     include_str!("scripts/lib/sessions.lua"),
     include_str!("scripts/lib/enter.lua"),

@@ -10,8 +10,7 @@ local function machinery()
   return commands
 end
 
-local meta = call('HMGET', KEYS[1], 'epoch', 'run', 'guard', 'fence')
-if meta[1] and meta[2] == run and ARGV[3] == '0' and tonumber(meta[3] or 0) <= now then
+if is_settled then
   epoch, meta_run, fence, guard_ms = meta[1], run, tonumber(meta[4] or 0), 0
 elseif not machinery().enter(meta) then
   return { 1 --[[STALE]] }
