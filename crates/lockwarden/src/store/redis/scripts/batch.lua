@@ -114,22 +114,6 @@ local function token_head(token)
 end
 local fence_base, fence_head = -256, nil
 local function extension(lease)
-  local text = pack(0, tonumber(lease), run)
-  extensions[lease] = text
-  return text
-end
-
--- Packing costs more than joining what is packed already. A token is packed as a head, which depends on
--- its length, and itself; a fence of our age as nine bytes, of which those that are granted together
--- differ in the last; what an extension leaves in a record is the same for all with one lease.
-local token_heads, extensions = {}, {}
-local function token_head(token)
-  local head = sub(pack(token), 1, -#token - 1)
-  token_heads[#token] = head
-  return head
-end
-local fence_base, fence_head = -256, nil
-local function extension(lease)
   local text = pack(0, tonumber(lease), meta_run)
   extensions[lease] = text
   return text
