@@ -7,12 +7,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
+mod alike;
+mod ops;
+#[path = "../redis_support/mod.rs"]
 mod redis_support;
 
+use alike::{TOLERANCE_MS, alike_message, alike_reply};
 use lockwarden::store::redis::RedisStore;
 use lockwarden_core::{
-    Command, Epoch, Message, Name, Reply, Rules, Run, SessionId, Token,
-    command::{Acquire, HolderView, Reason, Renew, Wait},
+    Command, Epoch, Message, Reply, Rules, Run, SessionId,
     table::{self, Context, Key, Table},
 };
 use lockwarden_testkit::{
@@ -20,152 +23,19 @@ use lockwarden_testkit::{
     raw::{Raw, Value},
     servers::{Server, ServerKind},
 };
+use ops::{Foreign, NAMES, Op, SESSIONS, command, op};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestCaseError, TestRunner},
 };
-use redis_support::{SOON, Session, name, party, runtime, settings, token};
+use redis_support::{SOON, Session, name, runtime, settings, token};
 use std::{cell::Cell, collections::BTreeSet, sync::Arc};
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 3] = ["plain", "x{tag}y", "}{"];
-const TOKENS: [&str; 5] = ["a", "b", "c", "d", "1:\u{e9}\n"];
-const SESSIONS: [&str; 3] = ["A", "B", "C"];
-/// How far two clocks that were read in one script may be apart: the server's process may have been
-/// kept waiting in between.
-const TOLERANCE_MS: u64 = 20;
 /// A deadline nearer than this to a command's moment decides nothing.
 const MARGIN_US: u64 = 25_000;
 /// Steps that would come so near to a deadline go on beyond it.
 const STEP_MARGIN_US: u64 = 150_000;
-
-#[derive(Clone, Debug)]
-enum Op {
-    /// Several commands in one call.
-    Batch(usize, Vec<Ask>),
-    /// One command in a call of its own: the scripts have a shorter way for some.
-    Alone(usize, Ask),
-    StepMs(u64),
-    Cut(usize),
-    Join(usize),
-    Foreign(usize, Foreign),
-    Flush,
-    /// An old snapshot, or another primary: meta speaks of another run.
-    OtherRun,
-}
-
-#[derive(Clone, Debug)]
-enum Foreign {
-    Set { px: Option<u64> },
-    Del,
-    Pexpire(u64),
-    Persist,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Floor {
-    None,
-    Low,
-    HourAhead,
-    TwoDaysAhead,
-}
-
-#[derive(Clone, Debug)]
-enum Ask {
-    Acquire {
-        lock: usize,
-        by: usize,
-        proof: bool,
-        wait: Wait,
-        lease_ms: u64,
-        grace_ms: u64,
-        floor: Floor,
-    },
-    Renew {
-        lock: usize,
-        by: usize,
-        lease_ms: u64,
-    },
-    Release {
-        lock: usize,
-        by: usize,
-    },
-    Cancel {
-        lock: usize,
-        by: usize,
-        proof: bool,
-    },
-    Revoke {
-        lock: usize,
-        by: usize,
-        session: Option<usize>,
-        delayed: bool,
-    },
-    Show {
-        lock: usize,
-    },
-    Beat,
-}
-
-fn lock() -> impl Strategy<Value = usize> {
-    prop_oneof![6 => Just(0_usize), 2 => Just(1), 1 => Just(2)]
-}
-
-fn lease_ms() -> impl Strategy<Value = u64> {
-    prop::sample::select(vec![1_000, 5_000, 30_000])
-}
-
-fn ask() -> impl Strategy<Value = Ask> {
-    let by = || prop_oneof![3 => 0..3_usize, 1 => 3..TOKENS.len()];
-    let wait = prop_oneof![
-        2 => Just(Wait::No),
-        1 => prop::sample::select(vec![0, 2_000, 50_000]).prop_map(Wait::For),
-        4 => Just(Wait::Forever),
-    ];
-    let floor = prop_oneof![
-        8 => Just(Floor::None),
-        1 => Just(Floor::Low),
-        1 => Just(Floor::HourAhead),
-        1 => Just(Floor::TwoDaysAhead),
-    ];
-    let proof = || prop::bool::weighted(0.15);
-    prop_oneof![
-        8 => (lock(), by(), proof(), wait, lease_ms(), prop::bool::ANY, floor).prop_map(
-            |(lock, by, proof, wait, lease_ms, long, floor)| Ask::Acquire {
-                lock, by, proof, wait, lease_ms, floor, grace_ms: if long { 4_000 } else { 3_000 },
-            }
-        ),
-        2 => (lock(), by(), lease_ms()).prop_map(|(lock, by, lease_ms)| Ask::Renew { lock, by, lease_ms }),
-        4 => (lock(), by()).prop_map(|(lock, by)| Ask::Release { lock, by }),
-        2 => (lock(), by(), proof()).prop_map(|(lock, by, proof)| Ask::Cancel { lock, by, proof }),
-        1 => (lock(), by(), prop::option::of(0..3_usize), prop::bool::ANY).prop_map(
-            |(lock, by, session, delayed)| Ask::Revoke { lock, by, session, delayed }
-        ),
-        1 => lock().prop_map(|lock| Ask::Show { lock }),
-        1 => Just(Ask::Beat),
-    ]
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let foreign = prop_oneof![
-        prop::option::of(prop::sample::select(vec![2_000_u64, 90_000]))
-            .prop_map(|px| Foreign::Set { px }),
-        Just(Foreign::Del),
-        prop::sample::select(vec![1_500_u64, 90_000]).prop_map(Foreign::Pexpire),
-        Just(Foreign::Persist),
-    ];
-    prop_oneof![
-        25 => (0..3_usize, prop::collection::vec(ask(), 1..5)).prop_map(|(who, asks)| Op::Batch(who, asks)),
-        5 => (0..3_usize, prop::collection::vec(ask(), 5..14)).prop_map(|(who, asks)| Op::Batch(who, asks)),
-        20 => (0..3_usize, ask()).prop_map(|(who, ask)| Op::Alone(who, ask)),
-        12 => prop::sample::select(vec![300, 1_400, 2_600, 3_300, 6_000, 31_000, 61_000]).prop_map(Op::StepMs),
-        4 => (0..3_usize).prop_map(Op::Cut),
-        4 => (0..3_usize).prop_map(Op::Join),
-        4 => (lock(), foreign).prop_map(|(lock, foreign)| Op::Foreign(lock, foreign)),
-        1 => Just(Op::Flush),
-        1 => Just(Op::OtherRun),
-    ]
-}
 
 /// A server and what speaks to it, over many cases.
 struct World {
@@ -343,10 +213,10 @@ impl Case<'_> {
 
     /// A command in a call of its own, and a beat in the next.
     fn alone(&mut self, who: usize, command: Command) -> Outcome {
-        let Some(fence) = self.sessions[who].as_ref().map(|_| self.model.meta.as_ref()) else {
+        if self.sessions[who].is_none() {
             return Ok(());
-        };
-        let newest_fence = fence.map_or(0, |meta| meta.fence);
+        }
+        let newest_fence = self.model.meta.as_ref().map_or(0, |meta| meta.fence);
         self.pass_near_deadlines();
         let uptime_s = self.world.uptime_s();
         let session = self.sessions[who].as_mut().unwrap();
@@ -356,15 +226,16 @@ impl Case<'_> {
         let Some(Ok(Reply::Beat { now_us: beat_us, .. })) = beat.last().cloned() else {
             return Err(TestCaseError::fail(format!("no beat: {beat:?}")));
         };
+        let fence = self.world.cmd(&["HGET", "lockwarden:meta", "fence"]).text();
+        let fence: u64 = fence.and_then(|fence| fence.parse().ok()).unwrap_or_default();
         // The moment of the first call: where it must be known exactly, what it wrote tells it.
         let known = self.model.meta.as_ref().map(|meta| &meta.epoch);
         let began = |epoch: &Epoch| epoch.as_str().split('.').next().and_then(|us| us.parse().ok());
         let now_us = match &replies[0] {
             _ if epoch.as_ref() != known => epoch.as_ref().and_then(began).unwrap_or(beat_us),
-            Ok(Reply::Granted { fence, .. }) if *fence > newest_fence + 1 && *fence <= beat_us => {
-                *fence
-            }
             Ok(Reply::FloorAhead { now_us } | Reply::Beat { now_us, .. }) => *now_us,
+            // A grant, to whomever, for which nothing but the clock decided.
+            _ if fence > newest_fence + 1 && fence <= beat_us => fence,
             _ => beat_us,
         };
         if beat_us - now_us > TOLERANCE_MS * 500 {
@@ -582,115 +453,6 @@ fn companion(kind: &str, lock: &str) -> String {
 /// The tag with the slot of `}{`.
 fn odd_tag() -> &'static str {
     "06js"
-}
-
-fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
-    let proof = |proof: bool| if proof { "proof".into() } else { "".into() };
-    let lock = |lock: usize| -> Name { name(NAMES[lock]) };
-    let by = |by: usize| -> Token { token(TOKENS[by]) };
-    match *ask {
-        Ask::Acquire { lock: at, by: it, proof: has_proof, wait, lease_ms, grace_ms, floor } => {
-            Command::Acquire(Acquire {
-                name: lock(at),
-                token: by(it),
-                proof: proof(has_proof),
-                wait,
-                lease_ms,
-                grace_ms,
-                floor: match floor {
-                    Floor::None => 0,
-                    Floor::Low => 5,
-                    Floor::HourAhead => now_us + 3_600_000_000,
-                    Floor::TwoDaysAhead => now_us + 2 * 86_400_000_000,
-                },
-                party: party(SESSIONS[who]),
-            })
-        }
-        Ask::Renew { lock: at, by: it, lease_ms } => {
-            Command::Renew(Renew { name: lock(at), token: by(it), lease_ms })
-        }
-        Ask::Release { lock: at, by: it } => Command::Release { name: lock(at), token: by(it) },
-        Ask::Cancel { lock: at, by: it, proof: has_proof } => {
-            Command::Cancel { name: lock(at), token: by(it), proof: proof(has_proof) }
-        }
-        Ask::Revoke { lock: at, by: it, session, delayed } => Command::Revoke {
-            name: lock(at),
-            token: by(it),
-            session: session.map(|it| SessionId::new(SESSIONS[it])),
-            delayed,
-        },
-        Ask::Show { lock: at } => Command::Show { name: lock(at) },
-        Ask::Beat => Command::Beat,
-    }
-}
-
-fn alike(actual: &mut u64, expected: u64) {
-    if actual.abs_diff(expected) <= TOLERANCE_MS {
-        *actual = expected;
-    }
-}
-
-fn alike_option(actual: &mut Option<u64>, expected: Option<u64>) {
-    if let (Some(actual), Some(expected)) = (actual, expected) {
-        alike(actual, expected);
-    }
-}
-
-fn alike_holder(actual: &mut Option<HolderView>, expected: Option<&HolderView>) {
-    if let (Some(actual), Some(expected)) = (actual, expected) {
-        alike_option(&mut actual.ttl_ms, expected.ttl_ms);
-        if let (Some(actual), Some(expected)) = (&mut actual.record, &expected.record) {
-            alike(&mut actual.held_ms, expected.held_ms);
-        }
-    }
-}
-
-/// The reply with the expected milliseconds wherever they are nearly the same.
-fn alike_reply(mut actual: Reply, expected: &Reply) -> Reply {
-    match (&mut actual, expected) {
-        (Reply::Refused(actual), Reply::Refused(expected)) => {
-            if let (Reason::Guard { guard_ms: actual }, Reason::Guard { guard_ms: expected }) =
-                (&mut actual.reason, expected.reason)
-            {
-                alike(actual, expected);
-            }
-            alike_holder(&mut actual.holder, expected.holder.as_ref());
-        }
-        (Reply::Guarded { guard_ms: actual, .. }, Reply::Guarded { guard_ms: expected, .. }) => {
-            alike(actual, *expected);
-        }
-        (Reply::Revoked { after_ms: actual }, Reply::Revoked { after_ms: expected }) => {
-            alike(actual, *expected);
-        }
-        (Reply::Shown(actual), Reply::Shown(expected)) => {
-            alike_holder(&mut actual.holder, expected.holder.as_ref());
-            for (actual, expected) in actual.queue.iter_mut().zip(&expected.queue) {
-                alike(&mut actual.waited_ms, expected.waited_ms);
-                alike_option(&mut actual.left_ms, expected.left_ms);
-            }
-        }
-        _ => {}
-    }
-    actual
-}
-
-fn alike_message(mut actual: Message, expected: &Message) -> Message {
-    match (&mut actual, expected) {
-        (Message::First { holder: actual, .. }, Message::First { holder: expected, .. }) => {
-            alike_option(&mut actual.ttl_ms, expected.ttl_ms);
-            if let (Some(actual), Some(expected)) = (&mut actual.record, &expected.record) {
-                alike(&mut actual.held_ms, expected.held_ms);
-            }
-        }
-        (
-            Message::Revoked { after_ms: actual, .. },
-            Message::Revoked { after_ms: expected, .. },
-        ) => {
-            alike(actual, *expected);
-        }
-        _ => {}
-    }
-    actual
 }
 
 fn cases() -> u32 {

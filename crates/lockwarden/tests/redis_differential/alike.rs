@@ -1,0 +1,79 @@
+//! Replies and messages are alike if they differ in a few milliseconds only.
+
+use lockwarden_core::{
+    Message, Reply,
+    command::{HolderView, Reason},
+};
+
+/// How far two clocks that were read in one script may be apart: the server's process may have been
+/// kept waiting in between.
+pub(crate) const TOLERANCE_MS: u64 = 20;
+
+fn alike(actual: &mut u64, expected: u64) {
+    if actual.abs_diff(expected) <= TOLERANCE_MS {
+        *actual = expected;
+    }
+}
+
+fn alike_option(actual: &mut Option<u64>, expected: Option<u64>) {
+    if let (Some(actual), Some(expected)) = (actual, expected) {
+        alike(actual, expected);
+    }
+}
+
+fn alike_holder(actual: &mut Option<HolderView>, expected: Option<&HolderView>) {
+    if let (Some(actual), Some(expected)) = (actual, expected) {
+        alike_option(&mut actual.ttl_ms, expected.ttl_ms);
+        if let (Some(actual), Some(expected)) = (&mut actual.record, &expected.record) {
+            alike(&mut actual.held_ms, expected.held_ms);
+        }
+    }
+}
+
+/// The reply with the expected milliseconds wherever they are nearly the same.
+pub(crate) fn alike_reply(mut actual: Reply, expected: &Reply) -> Reply {
+    match (&mut actual, expected) {
+        (Reply::Refused(actual), Reply::Refused(expected)) => {
+            if let (Reason::Guard { guard_ms: actual }, Reason::Guard { guard_ms: expected }) =
+                (&mut actual.reason, expected.reason)
+            {
+                alike(actual, expected);
+            }
+            alike_holder(&mut actual.holder, expected.holder.as_ref());
+        }
+        (Reply::Guarded { guard_ms: actual, .. }, Reply::Guarded { guard_ms: expected, .. }) => {
+            alike(actual, *expected);
+        }
+        (Reply::Revoked { after_ms: actual }, Reply::Revoked { after_ms: expected }) => {
+            alike(actual, *expected);
+        }
+        (Reply::Shown(actual), Reply::Shown(expected)) => {
+            alike_holder(&mut actual.holder, expected.holder.as_ref());
+            for (actual, expected) in actual.queue.iter_mut().zip(&expected.queue) {
+                alike(&mut actual.waited_ms, expected.waited_ms);
+                alike_option(&mut actual.left_ms, expected.left_ms);
+            }
+        }
+        _ => {}
+    }
+    actual
+}
+
+pub(crate) fn alike_message(mut actual: Message, expected: &Message) -> Message {
+    match (&mut actual, expected) {
+        (Message::First { holder: actual, .. }, Message::First { holder: expected, .. }) => {
+            alike_option(&mut actual.ttl_ms, expected.ttl_ms);
+            if let (Some(actual), Some(expected)) = (&mut actual.record, &expected.record) {
+                alike(&mut actual.held_ms, expected.held_ms);
+            }
+        }
+        (
+            Message::Revoked { after_ms: actual, .. },
+            Message::Revoked { after_ms: expected, .. },
+        ) => {
+            alike(actual, *expected);
+        }
+        _ => {}
+    }
+    actual
+}

@@ -1,0 +1,182 @@
+//! What may happen in a case.
+
+use crate::redis_support::{name, party, token};
+use lockwarden_core::{
+    Command, Name, SessionId, Token,
+    command::{Acquire, Renew, Wait},
+};
+use proptest::prelude::*;
+
+pub(crate) const NAMES: [&str; 3] = ["plain", "x{tag}y", "}{"];
+pub(crate) const TOKENS: [&str; 5] = ["a", "b", "c", "d", "1:\u{e9}\n"];
+pub(crate) const SESSIONS: [&str; 3] = ["A", "B", "C"];
+
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    /// Several commands in one call.
+    Batch(usize, Vec<Ask>),
+    /// One command in a call of its own: the scripts have a shorter way for some.
+    Alone(usize, Ask),
+    StepMs(u64),
+    Cut(usize),
+    Join(usize),
+    Foreign(usize, Foreign),
+    Flush,
+    /// An old snapshot, or another primary: meta speaks of another run.
+    OtherRun,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Foreign {
+    Set { px: Option<u64> },
+    Del,
+    Pexpire(u64),
+    Persist,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Floor {
+    None,
+    Low,
+    HourAhead,
+    TwoDaysAhead,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    Acquire {
+        lock: usize,
+        by: usize,
+        proof: bool,
+        wait: Wait,
+        lease_ms: u64,
+        grace_ms: u64,
+        floor: Floor,
+    },
+    Renew {
+        lock: usize,
+        by: usize,
+        lease_ms: u64,
+    },
+    Release {
+        lock: usize,
+        by: usize,
+    },
+    Cancel {
+        lock: usize,
+        by: usize,
+        proof: bool,
+    },
+    Revoke {
+        lock: usize,
+        by: usize,
+        session: Option<usize>,
+        delayed: bool,
+    },
+    Show {
+        lock: usize,
+    },
+    Beat,
+}
+
+fn lock() -> impl Strategy<Value = usize> {
+    prop_oneof![6 => Just(0_usize), 2 => Just(1), 1 => Just(2)]
+}
+
+fn lease_ms() -> impl Strategy<Value = u64> {
+    prop::sample::select(vec![1_000, 5_000, 30_000])
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let by = || prop_oneof![3 => 0..3_usize, 1 => 3..TOKENS.len()];
+    let wait = prop_oneof![
+        2 => Just(Wait::No),
+        1 => prop::sample::select(vec![0, 2_000, 50_000]).prop_map(Wait::For),
+        4 => Just(Wait::Forever),
+    ];
+    let floor = prop_oneof![
+        8 => Just(Floor::None),
+        1 => Just(Floor::Low),
+        1 => Just(Floor::HourAhead),
+        1 => Just(Floor::TwoDaysAhead),
+    ];
+    let proof = || prop::bool::weighted(0.15);
+    prop_oneof![
+        8 => (lock(), by(), proof(), wait, lease_ms(), prop::bool::ANY, floor).prop_map(
+            |(lock, by, proof, wait, lease_ms, long, floor)| Ask::Acquire {
+                lock, by, proof, wait, lease_ms, floor, grace_ms: if long { 4_000 } else { 3_000 },
+            }
+        ),
+        2 => (lock(), by(), lease_ms()).prop_map(|(lock, by, lease_ms)| Ask::Renew { lock, by, lease_ms }),
+        4 => (lock(), by()).prop_map(|(lock, by)| Ask::Release { lock, by }),
+        2 => (lock(), by(), proof()).prop_map(|(lock, by, proof)| Ask::Cancel { lock, by, proof }),
+        1 => (lock(), by(), prop::option::of(0..3_usize), prop::bool::ANY).prop_map(
+            |(lock, by, session, delayed)| Ask::Revoke { lock, by, session, delayed }
+        ),
+        1 => lock().prop_map(|lock| Ask::Show { lock }),
+        1 => Just(Ask::Beat),
+    ]
+}
+
+/// Anything that may happen.
+pub(crate) fn op() -> impl Strategy<Value = Op> {
+    let foreign = prop_oneof![
+        prop::option::of(prop::sample::select(vec![2_000_u64, 90_000]))
+            .prop_map(|px| Foreign::Set { px }),
+        Just(Foreign::Del),
+        prop::sample::select(vec![1_500_u64, 90_000]).prop_map(Foreign::Pexpire),
+        Just(Foreign::Persist),
+    ];
+    prop_oneof![
+        25 => (0..3_usize, prop::collection::vec(ask(), 1..5)).prop_map(|(who, asks)| Op::Batch(who, asks)),
+        5 => (0..3_usize, prop::collection::vec(ask(), 5..14)).prop_map(|(who, asks)| Op::Batch(who, asks)),
+        20 => (0..3_usize, ask()).prop_map(|(who, ask)| Op::Alone(who, ask)),
+        12 => prop::sample::select(vec![300, 1_400, 2_600, 3_300, 6_000, 31_000, 61_000]).prop_map(Op::StepMs),
+        4 => (0..3_usize).prop_map(Op::Cut),
+        4 => (0..3_usize).prop_map(Op::Join),
+        4 => (lock(), foreign).prop_map(|(lock, foreign)| Op::Foreign(lock, foreign)),
+        1 => Just(Op::Flush),
+        1 => Just(Op::OtherRun),
+    ]
+}
+
+/// The command itself.
+pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
+    let proof = |proof: bool| if proof { "proof".into() } else { "".into() };
+    let lock = |lock: usize| -> Name { name(NAMES[lock]) };
+    let by = |by: usize| -> Token { token(TOKENS[by]) };
+    match *ask {
+        Ask::Acquire { lock: at, by: it, proof: has_proof, wait, lease_ms, grace_ms, floor } => {
+            Command::Acquire(Acquire {
+                name: lock(at),
+                token: by(it),
+                proof: proof(has_proof),
+                wait,
+                lease_ms,
+                grace_ms,
+                floor: match floor {
+                    Floor::None => 0,
+                    Floor::Low => 5,
+                    Floor::HourAhead => now_us + 3_600_000_000,
+                    Floor::TwoDaysAhead => now_us + 2 * 86_400_000_000,
+                },
+                party: party(SESSIONS[who]),
+            })
+        }
+        Ask::Renew { lock: at, by: it, lease_ms } => {
+            Command::Renew(Renew { name: lock(at), token: by(it), lease_ms })
+        }
+        Ask::Release { lock: at, by: it } => Command::Release { name: lock(at), token: by(it) },
+        Ask::Cancel { lock: at, by: it, proof: has_proof } => {
+            Command::Cancel { name: lock(at), token: by(it), proof: proof(has_proof) }
+        }
+        Ask::Revoke { lock: at, by: it, session, delayed } => Command::Revoke {
+            name: lock(at),
+            token: by(it),
+            session: session.map(|it| SessionId::new(SESSIONS[it])),
+            delayed,
+        },
+        Ask::Show { lock: at } => Command::Show { name: lock(at) },
+        Ask::Beat => Command::Beat,
+    }
+}
