@@ -1,8 +1,8 @@
-//! What a cycle costs, on the server and here. Run it by hand, in release:
-//! `cargo test --release -p lockwarden --test redis_cost -- --ignored --nocapture`
+//! What a cycle costs, on the server and here. `cargo bench -p lockwarden --bench redis_cost`
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
+#[path = "../tests/redis_support/mod.rs"]
 mod redis_support;
 
 use lockwarden_core::{Command, command::Wait};
@@ -20,9 +20,7 @@ fn own_cpu_us() -> f64 {
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
-#[test]
-#[ignore = "a measurement, not a test"]
-fn cost_of_a_cycle() {
+fn main() {
     for kind in ServerKind::default_set() {
         let server = Server::start(kind);
         server.without_guard();
