@@ -199,10 +199,10 @@ impl RedisLink {
     /// What the server sent unasked.
     pub(super) fn pushed(&mut self, frame: Vec<Value>) {
         match frame.as_slice() {
-            [kind, channel, Value::Text(text)] if kind.text() == Some("message") => {
-                if channel.text() == Some(&*self.channel) {
-                    self.heard(text);
-                }
+            [kind, channel, Value::Text(text)]
+                if kind.text() == Some("message") && channel.text() == Some(&*self.channel) =>
+            {
+                self.heard(text);
             }
             // Whoever unsubscribed us, we hear nothing any more.
             [kind, ..] if kind.text() == Some("unsubscribe") => {
