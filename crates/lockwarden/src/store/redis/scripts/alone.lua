@@ -1,40 +1,82 @@
--- One acquire or release in a call of its own, of a lock for which nobody queues, outside a guard: what a
--- program does that uses one lock at a time. It is done before anything is made that only other calls
--- need, which costs more than the command itself. The same as in the commands' own files; whatever is not
--- as expected here is left to them, and nothing was changed.
+-- One acquire or release in a call of its own, outside a guard: what a program does that uses one lock at
+-- a time. An acquire of a lock that is free and has no queue, a release without a queue, and the hand-off
+-- to a first waiter who is alive. It is done before anything is made that only other calls need, which
+-- costs more than the commands themselves. The same as in the commands' own files; whatever is not as
+-- expected here is left to them, and nothing was changed by then.
 
 local meta = call('HMGET', KEYS[1], 'epoch', 'run', 'guard', 'fence')
 -- The caller speaks of the present run, and no guard runs.
 local is_settled = meta[1] and meta[2] == run and ARGV[3] == '0' and tonumber(meta[3] or 0) <= now
 if is_settled and KEYS[2] and not KEYS[3] and ARGV[5] == '0' then
-  local its_key, word = KEYS[2], ARGV[7]
-  -- A beat may be in the call, too.
-  local is_last = ARGV[9] == nil
-  if ARGV[6] == '1' then
-    word, is_last = ARGV[13], ARGV[16] == nil
+  local its_key = KEYS[2]
+  local tail = ':{' .. its_key .. '}'
+  local record_name, queue_name = 'lockwarden:record' .. tail, 'lockwarden:queue' .. tail
+  local new_fence = tonumber(meta[4] or 0) + 1
+  if now > new_fence then
+    new_fence = now
   end
-  local record_name = 'lockwarden:record:{' .. its_key .. '}'
-  if not is_last or (word ~= 'acquire' and word ~= 'release')
-    or call('EXISTS', 'lockwarden:queue:{' .. its_key .. '}') == 1 then
-    -- For the others to do.
-  elseif word == 'release' then
+  -- Behind the last argument of the one command nothing stands: no beat, say.
+  if ARGV[6] == '0' and ARGV[7] == 'release' and not ARGV[9] then
     local token = ARGV[8]
     local found = call('MGET', its_key, record_name)
     local own_head = pack(1 --[[SCHEMA]], session)
-    if found[1] == token and (not found[2] or sub(found[2], 1, #own_head) == own_head) then
-      call('DEL', its_key, record_name)
-      return { 0 --[[CARRIED_OUT]], meta[1], now, 15 --[[RELEASED]] }
+    local waiting = found[1] == token and (not found[2] or sub(found[2], 1, #own_head) == own_head)
+      and try('ZRANGE', queue_name, 0, 1)
+    if waiting and not waiting.err then
+      local next_token = waiting[1]
+      if not next_token then
+        call('DEL', its_key, record_name)
+        return { 0 --[[CARRIED_OUT]], meta[1], now, 15 --[[RELEASED]] }
+      end
+      local tickets_name = 'lockwarden:tickets' .. tail
+      local texts = try('HMGET', tickets_name, unpack(waiting))
+      local schema, proof, to, lease, grace, floor, deadline, since, party
+      local behind_schema, behind_proof, behind
+      if texts[1] then
+        schema, proof, to, lease, grace, floor, deadline, since, party = cmsgpack.unpack(texts[1])
+        if texts[2] then
+          behind_schema, behind_proof, behind = cmsgpack.unpack(texts[2])
+        end
+      end
+      if schema == 1 --[[SCHEMA]] and (behind_schema or 1) == 1 --[[SCHEMA]]
+        and (deadline < 0 or deadline > now)
+        and call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. to)[2] > 0 then
+        if lease > 3000 --[[W_MS]] then
+          lease = 3000 --[[W_MS]]
+        end
+        if floor >= new_fence then
+          new_fence = floor + 1
+        end
+        local fence_text = string.format('%.0f', new_fence)
+        call('SET', its_key, next_token, 'PX', lease)
+        call('SET', record_name, pack(1 --[[SCHEMA]], to, next_token, new_fence, 0, lease, run, proof, now,
+          grace, party), 'PX', lease)
+        call('ZREM', queue_name, next_token)
+        call('HDEL', tickets_name, next_token)
+        call('HSET', KEYS[1], 'fence', fence_text)
+        local head = #its_key .. ':' .. its_key
+        local granted = #next_token .. ':' .. next_token
+        local fence_field = #fence_text .. ':' .. fence_text
+        local lease_field = #tostring(lease) .. ':' .. lease
+        local first = behind == to and waiting[2] or ''
+        if behind and behind ~= to then
+          local grace_text = string.format('%.0f', grace)
+          try('PUBLISH', 'lockwarden:session:' .. behind, 1 --[[SCHEMA]] .. 'F' .. head .. #waiting[2] .. ':'
+            .. waiting[2] .. granted .. lease_field .. #to .. ':' .. to .. fence_field .. lease_field
+            .. #grace_text .. ':' .. grace_text .. '1:01:0' .. #party .. ':' .. party)
+        end
+        try('PUBLISH', 'lockwarden:session:' .. to, 1 --[[SCHEMA]] .. 'G' .. head .. granted .. fence_field
+          .. lease_field .. #meta[1] .. ':' .. meta[1] .. #first .. ':' .. first)
+        return { 0 --[[CARRIED_OUT]], meta[1], now, 15 --[[RELEASED]] }
+      end
     end
-  elseif tonumber(ARGV[11]) <= now
+  elseif ARGV[6] == '1' and ARGV[13] == 'acquire' and not ARGV[16] and tonumber(ARGV[11]) <= now
+    and call('EXISTS', queue_name) == 0
     and call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2] > 0 then
     local proof, lease, grace, party, token = ARGV[7], ARGV[9], ARGV[10], ARGV[12], ARGV[14]
     -- NX tells a free key from one that is taken or of another type.
     local set = try('SET', its_key, token, 'PX', lease, 'NX')
     if set and set.ok then
-      local new_fence = tonumber(meta[4] or 0) + 1
-      if now > new_fence then
-        new_fence = now
-      end
       call('SET', record_name, pack(1 --[[SCHEMA]], session, token, new_fence, 0, tonumber(lease), run,
         proof, now, tonumber(grace), party), 'PX', lease)
       call('HSET', KEYS[1], 'fence', string.format('%.0f', new_fence))
