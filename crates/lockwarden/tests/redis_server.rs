@@ -339,6 +339,31 @@ fn r14_a_dead_holder_keeps_its_grace() {
     }
 }
 
+/// R14: after a restart with data, that a holder's link is down says nothing until it has shown itself.
+#[test]
+fn r14_a_record_of_an_earlier_run_is_not_shortened() {
+    for kind in ServerKind::default_set() {
+        let mut server = Server::builder(kind).clock_shim().start();
+        server.without_guard();
+        let mut holder = Session::connect(&settings(&server), "A");
+        holder.ask(acquire("x", "a", Wait::No));
+        let snapshot = server.snapshot();
+        server.restart(Restart::From(&snapshot));
+        let mut waiter = Session::connect(&settings(&server), "B");
+        let mut ttl_ms = || match waiter.ask(acquire("x", "b", Wait::Forever)) {
+            Reply::Refused(refusal) => refusal.holder.and_then(|it| it.ttl_ms).unwrap_or_default(),
+            other => panic!("{kind}: {other:?}"),
+        };
+        assert!(ttl_ms() > 20_000, "{kind}: during the guard");
+        server.step_clock(3_200);
+        assert!(ttl_ms() > 20_000, "{kind}: its link is down, but it never had one to this run");
+        let mut holder = Session::connect(&settings(&server), "A");
+        assert_eq!(holder.ask(renew("x", "a", 30_000)), Reply::Renewed { lease_ms: 30_000 });
+        drop(holder);
+        eventually(SOON, || ttl_ms() <= 3_000);
+    }
+}
+
 #[test]
 fn unix_sockets() {
     for kind in ServerKind::default_set() {

@@ -118,8 +118,7 @@ fn ask() -> impl Strategy<Value = Ask> {
     ]
 }
 
-/// Anything that may happen.
-pub(crate) fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = Op> {
     let foreign = prop_oneof![
         prop::option::of(prop::sample::select(vec![2_000_u64, 90_000]))
             .prop_map(|px| Foreign::Set { px }),
@@ -136,15 +135,83 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         4 => (0..3_usize).prop_map(Op::Join),
         4 => (lock(), foreign).prop_map(|(lock, foreign)| Op::Foreign(lock, foreign)),
         1 => Just(Op::Flush),
-        1 => Just(Op::OtherRun),
+        2 => Just(Op::OtherRun),
     ]
+}
+
+/// What may happen in a whole case: anything, and now and then a story that seldom comes by chance.
+pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let one_or_more = prop_oneof![12 => op().prop_map(|op| vec![op]), 1 => story()];
+    prop::collection::vec(one_or_more, 1..35).prop_map(|parts| parts.concat())
+}
+
+/// One holds, others wait; links end, the epoch or the clock changes; one gives back or asks again.
+fn story() -> impl Strategy<Value = Vec<Op>> {
+    let turn = prop::sample::select(vec![0, 1, 2, 3, 4, 5]);
+    let step_ms = prop::sample::select(vec![300, 2_600, 3_300, 6_000]);
+    let delayed = prop::bool::ANY;
+    (lock(), 0..3_usize, prop::collection::vec(turn, 0..4), step_ms, 0..6_usize, delayed).prop_map(
+        |(lock, holder, turns, step_ms, end, delayed)| {
+            let (first, second) = ((holder + 1) % 3, (holder + 2) % 3);
+            let ask = |wait, lease_ms| Ask::Acquire {
+                lock,
+                by: 0,
+                proof: false,
+                wait,
+                lease_ms,
+                grace_ms: 3_000,
+                floor: Floor::None,
+            };
+            let renews = Op::Alone(holder, Ask::Renew { lock, by: 0, lease_ms: 30_000 });
+            let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2)];
+            ops.push(Op::Alone(holder, ask(Wait::No, 30_000)));
+            ops.push(Op::Alone(first, ask(Wait::Forever, 30_000)));
+            ops.push(Op::Alone(second, ask(Wait::Forever, 5_000)));
+            ops.extend(turns.into_iter().map(|turn| match turn {
+                0 => Op::Cut(holder),
+                1 => Op::Cut(first),
+                2 => Op::StepMs(step_ms),
+                3 => Op::OtherRun,
+                4 => Op::Alone(second, Ask::Revoke { lock, by: 2, session: None, delayed }),
+                _ => renews.clone(),
+            }));
+            ops.extend(match end {
+                0 => vec![Op::Alone(holder, Ask::Release { lock, by: 0 })],
+                1 => {
+                    vec![Op::Batch(holder, vec![Ask::Release { lock, by: 0 }, Ask::Show { lock }])]
+                }
+                2 => vec![Op::Alone(second, ask(Wait::Forever, 5_000))],
+                // A new epoch, in which the holder shows itself or does not before its link ends
+                // (R14).
+                3 | 4 => {
+                    let shows_itself = if end == 3 { vec![renews] } else { Vec::new() };
+                    let mut ops = vec![Op::OtherRun, Op::Alone(second, Ask::Beat)];
+                    ops.extend(shows_itself);
+                    ops.extend([Op::Cut(holder), Op::StepMs(3_300)]);
+                    ops.push(Op::Alone(second, ask(Wait::Forever, 5_000)));
+                    ops
+                }
+                _ => vec![Op::StepMs(3_300), Op::Alone(second, ask(Wait::No, 5_000))],
+            });
+            ops.push(Op::Batch(second, vec![Ask::Show { lock }]));
+            ops
+        },
+    )
 }
 
 /// The command itself.
 pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
     let proof = |proof: bool| if proof { "proof".into() } else { "".into() };
     let lock = |lock: usize| -> Name { name(NAMES[lock]) };
-    let by = |by: usize| -> Token { token(TOKENS[by]) };
+    // Mostly a session's own token, so that holders release and waiters come back; else another's,
+    // which two sessions may then use at once (R25).
+    let by = |by: usize| -> Token {
+        token(match by {
+            0 | 1 => TOKENS[who],
+            2 => TOKENS[(who + 1) % 3],
+            by => TOKENS[by],
+        })
+    };
     match *ask {
         Ask::Acquire { lock: at, by: it, proof: has_proof, wait, lease_ms, grace_ms, floor } => {
             Command::Acquire(Acquire {
