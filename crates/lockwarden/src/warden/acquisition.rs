@@ -23,17 +23,24 @@ pub(super) struct Acquisition {
     pub(super) ask: Acquire,
     pub(super) keeping: Keeping,
     pub(super) phase: Phase,
-    /// Wakes whoever watches the handle's state.
-    pub(super) watchers: Vec<Waker>,
     pub(super) fence: u64,
     /// What only a wait needs.
     pub(super) wait: Option<Box<Wait>>,
     /// What only the end needs.
     pub(super) leaving: Option<Box<Leaving>>,
-    /// Calls of `extend` that wait for their answer, each with its lease in ms.
-    pub(super) extends: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
+    /// Who wants to hear of it while it is held; few do, so that it costs the others little memory.
+    pub(super) listeners: Option<Box<Listeners>>,
     /// When its timer is due, in µs; 0: it has none.
     pub(super) timer_us: u64,
+}
+
+/// Who wants to hear of an acquisition that is held.
+#[derive(Default)]
+pub(super) struct Listeners {
+    /// Wakes whoever watches the handle's state.
+    pub(super) watchers: Vec<Waker>,
+    /// Calls of `extend` that wait for their answer, each with its lease in ms.
+    pub(super) extends: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
 }
 
 /// Where an acquisition stands.
@@ -112,6 +119,20 @@ impl Wait {
 }
 
 impl Acquisition {
+    pub(super) fn listeners(&mut self) -> &mut Listeners {
+        self.listeners.get_or_insert_default()
+    }
+
+    /// Takes the calls of `extend`.
+    pub(super) fn take_extends(&mut self) -> Vec<(u64, oneshot::Sender<Result<(), Error>>)> {
+        self.listeners.as_mut().map_or_else(Vec::new, |it| std::mem::take(&mut it.extends))
+    }
+
+    /// Takes those who watch the state.
+    pub(super) fn take_watchers(&mut self) -> Vec<Waker> {
+        self.listeners.as_mut().map_or_else(Vec::new, |it| std::mem::take(&mut it.watchers))
+    }
+
     /// When time must bring something for it next, in µs; 0: never.
     pub(super) fn due_us(&self) -> u64 {
         let times_us = match (&self.wait, &self.leaving) {

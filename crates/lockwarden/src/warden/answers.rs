@@ -253,11 +253,11 @@ impl State {
         match answer {
             Ok(Reply::Renewed { lease_ms }) => {
                 let Some(epoch) = epoch.cloned() else { return };
-                for (wanted_ms, reply) in std::mem::take(&mut acquisition.extends) {
+                for (wanted_ms, reply) in acquisition.take_extends() {
                     if wanted_ms == lease_ms {
                         let _ = reply.send(Ok(()));
                     } else {
-                        acquisition.extends.push((wanted_ms, reply));
+                        acquisition.listeners().extends.push((wanted_ms, reply));
                     }
                 }
                 let said = Acknowledged { sent_us, lease_ms, epoch };

@@ -154,11 +154,10 @@ impl State {
             ask,
             keeping,
             phase: Phase::Asking,
-            watchers: Vec::new(),
             fence: 0,
             wait: Some(Box::new(wait)),
             leaving: None,
-            extends: Vec::new(),
+            listeners: None,
             timer_us: 0,
         };
         self.acquisitions.insert(id, acquisition);
@@ -235,7 +234,7 @@ impl State {
             let _ = reply.send(Err(Error::Lost { name, loss }));
             return;
         }
-        acquisition.extends.push((lease_ms, reply));
+        acquisition.listeners().extends.push((lease_ms, reply));
         // By the keeper, which from then on believes in no more than the shorter lease (G1).
         self.keeper.extend(clock::now_us(), id, lease_ms);
         self.wake();
@@ -306,9 +305,10 @@ impl State {
     /// Wakes this waker when the handle's state changes.
     pub(super) fn watch(&mut self, id: HandleId, waker: &Waker) {
         if let Some(acquisition) = self.acquisitions.get_mut(&id)
-            && !acquisition.watchers.iter().any(|known| known.will_wake(waker))
+            && let watchers = &mut acquisition.listeners().watchers
+            && !watchers.iter().any(|known| known.will_wake(waker))
         {
-            acquisition.watchers.push(waker.clone());
+            watchers.push(waker.clone());
         }
     }
 
@@ -327,8 +327,8 @@ impl State {
         self.keeper.link_down();
         self.outbox.clear();
         self.sent = Flight::default();
-        for (_, acquisition) in std::mem::take(&mut self.acquisitions) {
-            for waker in acquisition.watchers {
+        for (_, mut acquisition) in std::mem::take(&mut self.acquisitions) {
+            for waker in acquisition.take_watchers() {
                 waker.wake();
             }
         }
@@ -450,7 +450,7 @@ impl State {
     pub(super) fn changed(&mut self, id: HandleId, state: Belief) {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         tracing::debug!(name = %acquisition.ask.name, ?state, "a handle's state changed");
-        for waker in acquisition.watchers.drain(..) {
+        for waker in acquisition.take_watchers() {
             waker.wake();
         }
         if let Belief::Lost(loss) = state {
@@ -460,7 +460,7 @@ impl State {
 
     pub(super) fn end_extends(&mut self, id: HandleId, loss: Loss) {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
-        for (_, reply) in std::mem::take(&mut acquisition.extends) {
+        for (_, reply) in acquisition.take_extends() {
             let name = acquisition.ask.name.clone();
             let _ = reply.send(Err(Error::Lost { name, loss }));
         }
