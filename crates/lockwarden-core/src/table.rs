@@ -577,6 +577,13 @@ impl Turn<'_> {
             Wait::For(left_ms) => Some(at.now_us + left_ms * US_PER_MS),
             Wait::Forever => None,
         };
+        // An acquisition that was revoked, and has not ended yet, does not wait behind itself: its
+        // release would hand the lock to it again (G6).
+        if self.lock.record().is_some_and(|record| {
+            record.token == ask.token && record.session == *at.caller && record.proof == ask.proof
+        }) {
+            return None;
+        }
         self.lock.queue_expires_us = at.now_us + QUEUE_TTL_MS * US_PER_MS;
         let queue = &mut self.lock.queue;
         let own = |ticket: &Ticket| ticket.token == ask.token;

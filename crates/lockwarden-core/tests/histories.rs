@@ -124,11 +124,9 @@ fn meant(world: &World, step: &Step) -> Option<Action> {
         (!all.is_empty()).then(|| all[usize::from(who) % all.len()])
     };
     let names = world.names.len();
-    // While a flush is unnoticed, links stay (see `may_flush`).
-    let unnoticed = world.table.meta.is_none();
     Some(match *step {
         Step::Pause(us) => Action::Advance(us),
-        Step::Calm(_) | Step::Revoke(_) => return None,
+        Step::Calm(_) | Step::Revoke(_) | Step::Flush => return None,
         Step::Ask(who, which, wait_us, name) => {
             let (index, name) = (session(who)?, usize::from(name) % names);
             let owner = owner(index, which);
@@ -149,18 +147,16 @@ fn meant(world: &World, step: &Step) -> Option<Action> {
             let index = session(who)?;
             if world.sessions[index].linked { Action::Tick(index) } else { Action::Connect(index) }
         }
-        Step::Up(who) if !unnoticed => {
-            Action::ToServer(conn(who, |conn| !conn.to_server.is_empty())?)
-        }
+        Step::Up(who) => Action::ToServer(conn(who, |conn| !conn.to_server.is_empty())?),
         Step::Down(who) => {
             Action::ToClient(conn(who, |conn| conn.client_open && !conn.to_client.is_empty())?)
         }
-        Step::ClientCut(who) if !unnoticed => {
+        Step::ClientCut(who) => {
             let index = session(who)?;
             return world.sessions[index].linked.then_some(Action::ClientCut(index));
         }
-        Step::ServerCut(who) if !unnoticed => Action::ServerCut(conn(who, |it| it.server_open)?),
-        Step::Crash(who) if !unnoticed => {
+        Step::ServerCut(who) => Action::ServerCut(conn(who, |it| it.server_open)?),
+        Step::Crash(who) => {
             let running = world.sessions.iter().filter(|it| it.running).count();
             return (running > 2).then_some(Action::Crash(session(who)?));
         }
@@ -172,8 +168,6 @@ fn meant(world: &World, step: &Step) -> Option<Action> {
         Step::Restart => Action::Restart,
         Step::EmptyRestart => Action::EmptyRestart,
         Step::Failover => Action::Failover,
-        Step::Flush => return world.may_flush().then_some(Action::Flush),
-        _ => return None,
     })
 }
 
@@ -187,18 +181,33 @@ fn play(scope: &Scope, clocks: Vec<(u64, i64)>, steps: &[Step]) -> Result<World,
     let start_us = world.now_us + 1;
     world.run_fairly(scope, start_us, false)?;
     for step in steps {
-        if let Step::Calm(us) = step {
-            let end_us = world.now_us + us;
-            world.run_fairly(scope, end_us, false)?;
-        } else if let Step::Revoke(who) = step {
-            revoke(&mut world, scope, usize::from(*who))?;
-        } else if let Some(action) = meant(&world, step) {
-            world.apply(scope, action)?;
-        }
+        take(&mut world, scope, step)?;
         // A server takes its time between two commands; fences and epochs count on that.
         world.apply(scope, Action::Advance(1))?;
     }
     Ok(world)
+}
+
+/// Does one step.
+fn take(world: &mut World, scope: &Scope, step: &Step) -> Result<(), Violation> {
+    match step {
+        Step::Calm(us) => {
+            let end_us = world.now_us + us;
+            world.run_fairly(scope, end_us, false)
+        }
+        Step::Revoke(who) => revoke(world, scope, usize::from(*who)),
+        Step::Flush => flush(world, scope),
+        step => meant(world, step).map_or(Ok(()), |action| world.apply(scope, action)),
+    }
+}
+
+/// FLUSHALL as G1 promises it: with sessions connected, until the next command of anyone.
+fn flush(world: &mut World, scope: &Scope) -> Result<(), Violation> {
+    let hears = world.conns.iter().position(|conn| conn.server_open && conn.subscribed);
+    let Some(conn) = hears.filter(|_| world.may_flush()) else { return Ok(()) };
+    world.apply(scope, Action::Flush)?;
+    world.execute(scope, conn, &Command::Beat)?;
+    Ok(())
 }
 
 /// Revokes what is held of a name, over whatever connection is open.
@@ -262,12 +271,7 @@ proptest! {
                 continue;
             }
             lost |= loses;
-            let end_us = world.now_us + if let Step::Calm(us) = step { *us } else { 1 };
-            let outcome = match meant(&world, step) {
-                Some(action) => world.apply(&scope, action),
-                None => world.run_fairly(&scope, end_us, false),
-            };
-            prop_assert_eq!(outcome, Ok(()));
+            prop_assert_eq!(take(&mut world, &scope, step), Ok(()));
             if *back == 0 && !lost {
                 world.server_skew_us -= 20_000_000;
             }

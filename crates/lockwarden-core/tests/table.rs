@@ -325,6 +325,20 @@ fn revoke() {
     assert_eq!(store.reply("c", &revoke(false)), Reply::NotHeld(Absence::Taken));
 }
 
+/// G6, found by the histories: an acquire that is sent again after a delayed revoke must not queue
+/// behind its own lock, or the release would grant it again.
+#[test]
+fn a_revoked_acquisition_does_not_queue() {
+    let mut store = Store::new();
+    store.reply("a", &acquire("1", Wait::Forever));
+    let (token, session) = (token("1"), None);
+    store.reply("b", &Command::Revoke { name: name(), token, session, delayed: true });
+    assert_eq!(position(&store.reply("a", &acquire("1", Wait::Forever))), None);
+    assert_eq!(position(&store.reply("c", &acquire("2", Wait::Forever))), Some(0));
+    assert_eq!(store.reply("a", &release("1")), Reply::Released);
+    assert_eq!(store.holder().as_deref(), Some("2"));
+}
+
 /// G9, R28: a forgotten queue, an expired key and a lone record leave nothing.
 #[test]
 fn nothing_is_left() {

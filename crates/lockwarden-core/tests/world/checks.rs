@@ -242,7 +242,7 @@ pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
         }
         if !session.linked {
             out.push(Action::Connect(index));
-        } else if faults.client_cuts > 0 && !world.must_stay(index) {
+        } else if faults.client_cuts > 0 && !world.must_stay() {
             out.push(Action::ClientCut(index));
         }
         if faults.crashes > 0 {
@@ -250,7 +250,7 @@ pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
         }
     }
     for (index, conn) in world.conns.iter().enumerate() {
-        let stays = world.must_stay(conn.session);
+        let stays = world.must_stay();
         let closes = matches!(conn.to_server.front(), Some(Up::Close));
         let held_back = closes && stays;
         if !conn.to_server.is_empty() && !held_back {
@@ -303,20 +303,26 @@ pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
 }
 
 impl World {
-    /// G1 promises FLUSHALL with sessions connected: whoever believes, or may on an answer that is
-    /// under way, must be heard of on the common channel, else the next caller takes the emptied
-    /// server for a fresh one (R5).
+    /// What G1 promises of FLUSHALL, and no more (see the decision record and the limits in
+    /// `variants.rs`): whoever believes, or may on an answer that is under way, is heard of on the
+    /// common channel, and is not alone there; else the server passes for a fresh one (R5).
     pub fn may_flush(&self) -> bool {
         let known = |index: usize| match self.conn_of(index) {
             Some(conn) => self.conns[conn].server_open && self.conns[conn].subscribed,
             None => self.subscribers(&self.sessions[index].id) > 0,
         };
-        self.table.meta.is_some() && (0..self.sessions.len()).all(|it| known(it) || !self.wants(it))
+        let all = || 0..self.sessions.len();
+        let here = all().filter(|it| self.subscribers(&self.sessions[*it].id) > 0).count();
+        let wanted = all().any(|it| self.wants(it));
+        self.table.meta.is_some()
+            && (!wanted || here > 1 || self.sessions.len() == 1)
+            && all().all(|it| known(it) || !self.wants(it))
     }
 
-    /// And until the flush is noticed, by the next command of anyone, they must stay so.
-    pub fn must_stay(&self, index: usize) -> bool {
-        self.table.meta.is_none() && self.uptime_s() > 3 && self.wants(index)
+    /// And until the flush is noticed, by the next command of anyone, all stay so.
+    pub fn must_stay(&self) -> bool {
+        let unnoticed = self.table.meta.is_none() && self.uptime_s() > 3;
+        unnoticed && (0..self.sessions.len()).any(|it| self.wants(it))
     }
 
     /// Does it hold anything, or may it soon?
