@@ -18,7 +18,12 @@ end
 
 local function refuse(token, term)
   local it = record()
-  local position, write_ticket = queue_up(token, term)
+  local position, write_ticket = -1, nil
+  -- An acquisition that was revoked, and has not ended yet, does not wait behind itself: its release
+  -- would hand the lock to it again (G6).
+  if not (it and it.token == token and it.session == session and it.proof == term.proof) then
+    position, write_ticket = queue_up(token, term)
+  end
   probe(it)
   if write_ticket then
     write_ticket()
