@@ -25,8 +25,8 @@ pub enum InvalidName {
     /// It is not UTF-8.
     #[error("a name must be UTF-8; this one is not: {0:?}")]
     NotUtf8(String),
-    /// It begins with the prefix of the companions (R2).
-    #[error("names that begin with \"{RESERVED}\" are reserved: {0:?}")]
+    /// It begins as companions do (R2), and as the value of a key that holds a record.
+    #[error("names and tokens that begin with \"{RESERVED}\" are reserved: {0:?}")]
     Reserved(String),
 }
 
@@ -69,18 +69,21 @@ impl Name {
     }
 }
 
-/// The value that proves one acquisition: 1 to [`MAX_TOKEN_BYTES`] bytes, unique per acquisition.
-/// It is what stands in the lock's key, so a foreign client's value is one too, whatever its bytes.
+/// The value that proves one acquisition: 1 to [`MAX_TOKEN_BYTES`] bytes, unique per acquisition. It stands
+/// in the lock's key; what a foreign client writes there counts as one, whatever its bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(Arc<[u8]>);
 
 impl Token {
-    /// Checks the length of a token.
+    /// Checks the rules of a token: its length, and that it does not begin with [`RESERVED`].
     pub fn new(bytes: &[u8]) -> Result<Token, InvalidName> {
         if bytes.is_empty() {
             return Err(InvalidName::Empty("token"));
         }
         not_longer("token", bytes, MAX_TOKEN_BYTES)?;
+        if bytes.starts_with(RESERVED.as_bytes()) {
+            return Err(InvalidName::Reserved(beginning(bytes)));
+        }
         Ok(Token(bytes.into()))
     }
 

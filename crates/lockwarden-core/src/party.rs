@@ -25,12 +25,9 @@ impl Party {
 /// One process, for ever: pids are reused and live in namespaces, so a pid alone is none (R38).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// The boot of the machine: `/proc/sys/kernel/random/boot_id`.
-    pub boot: Arc<str>,
-    /// The pid namespace: the inode of `/proc/self/ns/pid`.
-    pub pid_namespace: u64,
-    /// The time namespace (it shifts start times): the inode of `/proc/self/ns/time`, else 0.
-    pub time_namespace: u64,
+    /// Where its pid and start mean something: a digest of the machine's boot id, the pid namespace and the
+    /// time namespace (which shifts start times). Empty: unknown.
+    pub namespace: Arc<str>,
     /// The pid inside its namespace.
     pub pid: u32,
     /// When it started, in clock ticks after boot (`/proc/PID/stat`, field 22); 0: unreadable.

@@ -14,6 +14,7 @@
 pub mod blocking;
 mod clock;
 pub mod error;
+mod fork;
 pub mod process;
 mod random;
 pub mod store;

@@ -4,6 +4,7 @@
 //! therefore the whole [`Process`]; what is concluded about others is only ever their death, and
 //! that only on proof. Everything here that cannot be read is unknown, never dead.
 
+use crate::fork;
 use lockwarden_core::party::Process;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
@@ -43,24 +44,24 @@ pub fn current() -> Process {
 #[derive(Debug)]
 pub(crate) struct Unforked<T> {
     value: Option<T>,
-    pid: u32,
+    generation: u32,
 }
 
 impl<T> Unforked<T> {
     /// Made here and now.
     pub(crate) fn new(value: T) -> Unforked<T> {
-        Unforked { value: Some(value), pid: std::process::id() }
+        Unforked { value: Some(value), generation: fork::generation() }
     }
 
     /// The value; none in a forked child.
     pub(crate) fn get(&self) -> Option<&T> {
-        self.value.as_ref().filter(|_| self.pid == std::process::id())
+        self.value.as_ref().filter(|_| self.generation == fork::generation())
     }
 }
 
 impl<T> Drop for Unforked<T> {
     fn drop(&mut self) {
-        if self.pid != std::process::id() {
+        if self.generation != fork::generation() {
             std::mem::forget(self.value.take());
         }
     }
@@ -70,13 +71,7 @@ impl<T> Drop for Unforked<T> {
 /// read; so too if it has ended.
 #[must_use]
 pub fn of(pid: u32) -> Process {
-    Process {
-        boot: boot(),
-        pid_namespace: namespace("pid"),
-        time_namespace: namespace("time"),
-        pid,
-        start: start_of(pid).unwrap_or(0),
-    }
+    Process { namespace: namespace(), pid, start: start_of(pid).unwrap_or(0) }
 }
 
 /// The id of this boot of the machine; empty if it cannot be read.
@@ -97,16 +92,25 @@ pub fn hostname() -> Arc<str> {
 /// a namespace that could not be read is like none.
 #[must_use]
 pub fn same_namespace(process: &Process) -> bool {
-    let here = current();
-    !here.boot.is_empty()
-        && here.pid_namespace != 0
-        && process.boot == here.boot
-        && process.pid_namespace == here.pid_namespace
-        && process.time_namespace == here.time_namespace
+    let here = current().namespace;
+    !here.is_empty() && process.namespace == here
 }
 
-fn namespace(kind: &str) -> u64 {
-    fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |meta| meta.ino())
+/// See [`Process::namespace`]. A digest, for it stands in the record of every lock.
+fn namespace() -> Arc<str> {
+    let (boot, Some(pid)) = (boot(), namespace_inode("pid")) else { return Arc::default() };
+    if boot.is_empty() {
+        return Arc::default();
+    }
+    // Kernels without time namespaces have no such file.
+    let time = namespace_inode("time").unwrap_or(0);
+    let digest = sha1_smol::Sha1::from(format!("{boot} {pid} {time}")).digest().to_string();
+    digest[..16].into()
+}
+
+/// The number of this process's namespace of a kind; none: it cannot be read, or there are none of it.
+pub(crate) fn namespace_inode(kind: &str) -> Option<u64> {
+    fs::metadata(format!("/proc/self/ns/{kind}")).ok().map(|it| it.ino())
 }
 
 /// Field 22 of `/proc/PID/stat`, in clock ticks after boot. Unknown where /proc is that of another
@@ -317,8 +321,8 @@ mod tests {
     fn a_process_knows_itself() {
         let me = current();
         assert_eq!(me.pid, std::process::id());
-        assert_eq!(me.boot.len(), 36);
-        assert!(me.start > 0 && me.pid_namespace > 0);
+        assert_eq!((boot().len(), me.namespace.len()), (36, 16));
+        assert!(me.start > 0);
         assert_eq!(me, current());
         assert!(same_namespace(&me));
         assert!(!hostname().is_empty());
@@ -327,9 +331,8 @@ mod tests {
     #[test]
     fn another_boot_or_namespace_is_elsewhere() {
         let me = current();
-        assert!(!same_namespace(&Process { boot: "another".into(), ..me.clone() }));
-        assert!(!same_namespace(&Process { pid_namespace: 1, ..me.clone() }));
-        assert!(!same_namespace(&Process { time_namespace: 1, ..me }));
+        assert!(!same_namespace(&Process { namespace: "0123456789abcdef".into(), ..me.clone() }));
+        assert!(!same_namespace(&Process { namespace: "".into(), ..me }));
     }
 
     #[tokio::test]
@@ -374,7 +377,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_proven_is_not_watched() {
-        let elsewhere = Process { boot: "another".into(), ..current() };
+        let elsewhere = Process { namespace: "another".into(), ..current() };
         let watcher = Watcher::new();
         assert!(watcher.watch(&[]).is_none());
         assert!(watcher.watch(&[current(), elsewhere]).is_none());

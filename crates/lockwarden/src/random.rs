@@ -4,42 +4,39 @@
 use crate::error::StoreError;
 use lockwarden_core::{SessionId, Token};
 
-/// What a token of ours begins with: `ls` and people tell ours from others' by it.
-pub(crate) const TOKEN_PREFIX: &str = "lw1-";
-
 /// A new token: unique per acquisition, unguessable.
 pub(crate) fn token() -> Result<Token, StoreError> {
-    // Once per acquisition: without the formatting machinery and its allocations.
-    let mut text = [0; TOKEN_PREFIX.len() + HEX_BYTES];
-    let (prefix, digits) = text.split_at_mut(TOKEN_PREFIX.len());
-    prefix.copy_from_slice(TOKEN_PREFIX.as_bytes());
-    digits.copy_from_slice(&hex_digits()?);
-    Ok(Token::found(&text))
+    Ok(Token::found(&digits()?))
 }
 
 /// A new session id.
 pub(crate) fn session_id() -> Result<SessionId, StoreError> {
-    Ok(SessionId::new(&hex()?))
+    Ok(SessionId::new(&text()?))
 }
 
 /// 128 random bits as text.
-pub(crate) fn hex() -> Result<String, StoreError> {
-    Ok(hex_digits()?.into_iter().map(char::from).collect())
+pub(crate) fn text() -> Result<String, StoreError> {
+    Ok(digits()?.into_iter().map(char::from).collect())
 }
 
-/// As many characters stand for 128 bits.
-const HEX_BYTES: usize = 32;
+/// So many digits stand for 128 bits. Few, for they travel with every command, and the server's scripts pay
+/// for each byte.
+const DIGITS: usize = 22;
 
-fn hex_digits() -> Result<[u8; HEX_BYTES], StoreError> {
-    const DIGITS: [u8; 16] = *b"0123456789abcdef";
-    let mut bytes = [0_u8; HEX_BYTES / 2];
+fn digits() -> Result<[u8; DIGITS], StoreError> {
+    // Base 64 of file names and URLs.
+    const ALPHABET: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-";
+    let mut bytes = [0; 16];
     fill(&mut bytes)?;
-    let mut text = [0_u8; HEX_BYTES];
-    for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
-        pair[0] = DIGITS[usize::from(byte >> 4)];
-        pair[1] = DIGITS[usize::from(byte & 15)];
+    let mut bits = u128::from_ne_bytes(bytes);
+    let mut digits = [0; DIGITS];
+    // The first digit stands for the two bits that are left over: it is never one that makes an option of
+    // the text.
+    for digit in digits.iter_mut().rev() {
+        *digit = ALPHABET[(bits % 64) as usize];
+        bits /= 64;
     }
-    Ok(text)
+    Ok(digits)
 }
 
 /// A number from 0 to below `bound`, for jitter.
@@ -56,4 +53,25 @@ fn fill(bytes: &mut [u8]) -> Result<(), StoreError> {
     getrandom::fill(bytes).map_err(|error| StoreError::Invalid {
         detail: format!("the operating system gives no random bytes: {error}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_words_that_no_program_takes_for_an_option() {
+        let ids: std::collections::HashSet<String> = (0..1_000).map(|_| text().unwrap()).collect();
+        assert_eq!(ids.len(), 1_000);
+        for id in ids {
+            assert!(
+                id.len() == DIGITS && id.starts_with(|first: char| ('0'..='3').contains(&first)),
+                "{id}"
+            );
+            assert!(
+                id.chars().all(|it| it.is_ascii_alphanumeric() || matches!(it, '-' | '_')),
+                "{id}"
+            );
+        }
+    }
 }

@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use lockwarden::{Error, StoreError, Trouble, Warden};
+use lockwarden::{Error, StoreError, Token, Trouble, Warden};
 use lockwarden_testkit::{
     conformance::{Place, warden},
     process::eventually,
@@ -136,4 +136,11 @@ impl Dice {
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
+}
+
+/// Does the value of a lock's key say that it is held by this token?
+pub fn is_held_by(value: &Value, token: &Token) -> bool {
+    let Value::Bulk(value) = value else { return false };
+    let token = token.as_bytes();
+    value.starts_with(b"lockwarden:") && value.windows(token.len()).any(|part| part == token)
 }

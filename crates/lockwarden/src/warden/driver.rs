@@ -38,6 +38,8 @@ pub(super) struct Driver {
     closing_since_us: Option<u64>,
     pages: HashMap<u64, oneshot::Sender<Result<Page, StoreError>>>,
     next_page: u64,
+    /// Callers were told something, and have not had their turn since; there are several of them.
+    busy: bool,
 }
 
 /// The state of the connection.
@@ -60,6 +62,7 @@ impl Driver {
             closing_since_us: None,
             pages: HashMap::new(),
             next_page: 1,
+            busy: false,
         }
     }
 
@@ -164,35 +167,41 @@ impl Driver {
     }
 
     /// Changes the state, and tells callers what follows once it is unlocked again.
-    fn told<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let (result, told) = {
+    fn told<T>(&mut self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (result, told, others) = {
             let mut state = self.shared.state();
             let result = change(&mut state);
-            (result, std::mem::take(&mut state.told))
+            (result, std::mem::take(&mut state.told), state.expects_answers())
         };
+        self.busy |= told.len() > 1 || (others && !told.is_empty());
         told.into_iter().for_each(Told::send);
         result
     }
 
     /// Sends what is ready, as far as the link takes it.
-    fn transmit(&mut self, state: &mut State, cx: &mut Context<'_>) -> bool {
+    fn transmit(&mut self, cx: &mut Context<'_>) -> bool {
         let Line::Up(link) = &mut self.line else { return false };
         let mut sent = false;
-        for (cursor, foreign, reply) in state.take_listings() {
+        for (cursor, foreign, reply) in self.shared.state().take_listings() {
             self.pages.insert(self.next_page, reply);
             link.list(self.next_page, cursor, foreign);
             self.next_page += 1;
             sent = true;
         }
-        while state.has_calls() && link.poll_ready(cx).is_ready() {
-            let calls = state.take_calls(CALLS_AT_ONCE);
-            if calls.is_empty() {
-                continue;
+        loop {
+            // Written while callers can go on: the state is locked for the taking only.
+            let calls = {
+                let mut state = self.shared.state();
+                if !state.has_calls() || link.poll_ready(cx).is_pending() {
+                    return sent;
+                }
+                state.take_calls(CALLS_AT_ONCE)
+            };
+            if !calls.is_empty() {
+                link.send(calls.into_iter().map(|(id, command)| Call { id, command }).collect());
+                sent = true;
             }
-            link.send(calls.into_iter().map(|(id, command)| Call { id, command }).collect());
-            sent = true;
         }
-        sent
     }
 }
 
@@ -207,31 +216,41 @@ impl Future for Driver {
             while received < 64 && this.receive(cx) {
                 received += 1;
             }
-            let shared = this.shared.clone();
-            let mut state = shared.state();
-            state.waker = Some(cx.waker().clone());
-            let deadline_us = state.tick();
-            if let Some(reason) = state.mend.take()
+            let (deadline_us, mend) = {
+                // First, so that no request is missed.
+                this.shared.inbox().waker = Some(cx.waker().clone());
+                let mut state = this.shared.state();
+                state.waker = Some(cx.waker().clone());
+                (state.tick(), state.mend.take())
+            };
+            if let Some(reason) = mend
                 && matches!(this.line, Line::Up(_))
             {
-                drop(state);
                 let place = this.shared.store.place();
                 this.link_down(StoreError::disconnected(place, reason));
                 continue;
             }
-            let sent = this.transmit(&mut state, cx);
-            if state.closing {
-                this.closing_since_us.get_or_insert_with(clock::now_us);
+            let sent = this.transmit(cx);
+            {
+                let state = this.shared.state();
+                if state.closing {
+                    this.closing_since_us.get_or_insert_with(clock::now_us);
+                }
+                let impatient =
+                    this.closing_since_us.is_some_and(|it| clock::now_us() >= it + CLOSING_US);
+                if state.is_done() || impatient {
+                    return Poll::Ready(());
+                }
             }
-            let impatient =
-                this.closing_since_us.is_some_and(|it| clock::now_us() >= it + CLOSING_US);
-            if state.is_done() || impatient {
-                return Poll::Ready(());
+            if std::mem::take(&mut this.busy) {
+                // What they ask for next shall travel together: all their turns, then ours. Else the first
+                // of them would wake us before the others, and its command would go alone.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             if sent || received > 0 {
                 continue;
             }
-            drop(state);
             let now_us = clock::now_us();
             let closing_us = this.closing_since_us.map(|since_us| since_us + CLOSING_US);
             let Some(wake_us) = deadline_us.into_iter().chain(closing_us).min() else {
@@ -251,6 +270,7 @@ impl Drop for Driver {
     /// drops its parent's runtime must not wait for the state either (R24).
     fn drop(&mut self) {
         if self.shared.is_ours() {
+            self.shared.inbox().closed = true;
             self.shared.state().end();
         }
     }

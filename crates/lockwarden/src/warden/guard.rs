@@ -141,7 +141,7 @@ impl Guard {
     /// within 5 s: the release is tried on in the background while the lease lasts.
     pub async fn release(mut self) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
-        self.shared.ours()?.leave(self.id, Some(reply));
+        self.shared.request(|inbox| inbox.leave(self.id, Some(reply)))?;
         self.released = true;
         // The driver's own timers end the wait: a timer of the runtime for each release would cost
         // more than the rest of it.
@@ -151,10 +151,9 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.released
-            && let Ok(mut state) = self.shared.ours()
-        {
-            state.leave(self.id, None);
+        if !self.released {
+            // In a forked child there is nothing to release.
+            let _ = self.shared.request(|inbox| inbox.leave(self.id, None));
         }
     }
 }

@@ -129,7 +129,8 @@ impl Lock {
     pub async fn acquire(&self) -> Result<Guard, Error> {
         let (ask, keeping) = self.ask()?;
         let (name, token) = (ask.name.clone(), ask.token.clone());
-        let (id, answer) = self.shared.ours()?.begin(ask, keeping, self.report.clone())?;
+        let (id, answer) =
+            self.shared.request(|inbox| inbox.begin(ask, keeping, self.report.clone()))??;
         let unfinished = Unfinished { shared: &self.shared, id };
         let result = answer.await;
         std::mem::forget(unfinished);
@@ -149,7 +150,7 @@ impl Lock {
         let name = Name::new(&self.name)?;
         let (token, proof) = match &self.drop_in {
             None => (random::token()?, Arc::default()),
-            Some(value) => (Token::new(value)?, random::hex()?.into()),
+            Some(value) => (Token::new(value)?, random::text()?.into()),
         };
         let lease_ms = limits::lease(ms(self.lease), self.least_lease_ms())?;
         let grace_ms = limits::grace(ms(self.grace))?;
@@ -186,8 +187,7 @@ struct Unfinished<'a> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if let Ok(mut state) = self.shared.ours() {
-            state.give_up(self.id);
-        }
+        // In a forked child there is nothing to give up.
+        let _ = self.shared.request(|inbox| inbox.leave(self.id, None));
     }
 }

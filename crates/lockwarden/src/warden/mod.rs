@@ -16,6 +16,7 @@ mod acquisition;
 mod answers;
 mod driver;
 mod guard;
+mod inbox;
 mod lock;
 mod outbox;
 mod state;
@@ -28,10 +29,11 @@ pub use lock::Lock;
 
 use crate::{
     error::{Error, StoreError},
-    process, random,
+    fork, process, random,
     store::{Page, Store, url::StoreUrl},
 };
 use driver::Driver;
+use inbox::Inbox;
 use lockwarden_core::{
     Command, Name, Reply, Rules, Token,
     command::LockView,
@@ -72,11 +74,14 @@ pub struct Settings {
 
 /// What the driver, the callers and the guards share.
 pub(crate) struct Shared {
+    /// Locked by [`Shared::state`] only.
     state: Mutex<State>,
+    /// Locked behind the state, where both are.
+    inbox: Mutex<Inbox>,
     store: Arc<dyn Store>,
     party: Arc<Party>,
-    /// The process that connected: a forked child holds nothing (R24).
-    pid: u32,
+    /// Of the process that connected ([`fork::generation`]): a forked child holds nothing (R24).
+    generation: u32,
 }
 
 /// Closes the warden when its last clone goes.
@@ -147,9 +152,10 @@ impl Settings {
                 self.rules,
                 Watching::new(store.place(), watches, session.clone(), weak.clone()),
             )),
+            inbox: Mutex::default(),
             store,
             party,
-            pid: std::process::id(),
+            generation: fork::generation(),
         });
         tokio::spawn(Driver::new(shared.clone(), session, link));
         Ok(Warden { _alive: Arc::new(Alive(shared.clone())), shared })
@@ -251,9 +257,31 @@ async fn answer<T>(
 }
 
 impl Shared {
+    /// The state, with all requests so far taken in.
     fn state(&self) -> MutexGuard<'_, State> {
         // State is changed in small steps that do not panic; what a panicking thread left is whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inbox().take_in(&mut state);
+        state
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves a request, and has the driver look at it.
+    fn request<T>(&self, request: impl FnOnce(&mut Inbox) -> T) -> Result<T, Error> {
+        if !self.is_ours() {
+            return Err(Error::Closed);
+        }
+        let (result, waker) = {
+            let mut inbox = self.inbox();
+            (request(&mut inbox), inbox.waker.take())
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(result)
     }
 
     /// The state, for a call of a user: refused in a forked child.
@@ -264,7 +292,7 @@ impl Shared {
     /// Is this the process that connected? A forked child holds nothing, and must not even wait for
     /// the mutex, which a thread that it does not have may have locked (R24).
     fn is_ours(&self) -> bool {
-        self.pid == std::process::id()
+        self.generation == fork::generation()
     }
 
     /// Ends when the driver has ended.

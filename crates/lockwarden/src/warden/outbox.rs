@@ -152,6 +152,11 @@ impl State {
         calls
     }
 
+    /// Is a call on the link that is not answered?
+    pub(super) fn expects_answers(&self) -> bool {
+        !self.sent.calls.is_empty()
+    }
+
     /// Has the link been of use: was its first beat heard?
     pub(super) fn is_ready(&self) -> bool {
         self.ready

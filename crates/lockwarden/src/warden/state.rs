@@ -6,6 +6,7 @@
 
 use super::acquisition::{Acquisition, Leaving, Phase, Told, Wait, Waiting};
 use super::{
+    inbox::Begun,
     outbox::{Flight, Purpose},
     watching::Watching,
 };
@@ -16,14 +17,14 @@ use crate::{
 };
 use lockwarden_core::{
     Command, Name, Reply, Rules, Token,
-    command::{self, Acquire, Reason, Refusal},
-    keeper::{HandleId, Keeper, Keeping, Loss, State as Belief},
+    command::{self, Reason, Refusal},
+    keeper::{HandleId, Keeper, Loss, State as Belief},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     task::Waker,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 /// How long a call that does not wait for a lock waits for the store's answer, in µs. A release is
 /// tried on after that in the background, until the lease is over.
@@ -47,7 +48,6 @@ pub(super) struct State {
     /// What must be sent, in order.
     pub(super) outbox: VecDeque<Purpose>,
     pub(super) sent: Flight,
-    pub(super) next_id: u64,
     /// The highest fence we have seen (R34).
     pub(super) floor: u64,
     /// The first beat of the link was heard: new work may go (R7).
@@ -87,7 +87,6 @@ impl State {
             timers: BTreeSet::new(),
             outbox: VecDeque::new(),
             sent: Flight::default(),
-            next_id: 1,
             floor: 0,
             ready: false,
             down: None,
@@ -104,33 +103,27 @@ impl State {
         }
     }
 
-    /// Begins an acquisition; the receiver hears how it ends, and the fence.
-    pub(super) fn begin(
-        &mut self,
-        ask: Acquire,
-        keeping: Keeping,
-        report: Option<watch::Sender<Waiting>>,
-    ) -> Result<(HandleId, oneshot::Receiver<Result<u64, Error>>), Error> {
+    /// Begins an acquisition.
+    pub(super) fn begin(&mut self, begun: Begun) {
+        let Begun { id, ask, keeping, report, reply, began_us } = begun;
         if self.closing || self.ended {
-            return Err(Error::Closed);
+            let _ = reply.send(Err(Error::Closed));
+            return;
         }
         // A token of ours is new; only a caller's value can be in use.
         if ask.wait == command::Wait::No && !ask.proof.is_empty() {
             let in_use = self.id_of(&ask.name, &ask.token);
             let in_use = in_use.and_then(|id| self.acquisitions.get(&id));
             if in_use.is_some_and(|it| it.phase != Phase::Leaving) {
-                return Err(Error::Busy { name: ask.name, told: None });
+                let _ = reply.send(Err(Error::Busy { name: ask.name, told: None }));
+                return;
             }
         }
-        let id = self.next_id;
-        self.next_id += 1;
-        let began_us = clock::now_us();
         let deadline_us = match ask.wait {
             command::Wait::No => Some(began_us + ANSWER_US),
             command::Wait::For(ms) => Some(began_us + ms * 1_000),
             command::Wait::Forever => None,
         };
-        let (reply, receiver) = oneshot::channel();
         let wait = Wait {
             reply,
             report,
@@ -165,7 +158,6 @@ impl State {
         if first {
             self.push(Purpose::Acquire(id));
         }
-        Ok((id, receiver))
     }
 
     /// Ends an acquisition, granted or not. The reply hears what became of a release.
@@ -259,11 +251,6 @@ impl State {
         }
         self.tell();
         self.wake();
-    }
-
-    /// The caller's future was dropped before it ended: nothing stays behind (G6).
-    pub(super) fn give_up(&mut self, id: HandleId) {
-        self.leave(id, None);
     }
 
     /// The last clone of the warden is gone: end as soon as nothing is held or waited for.

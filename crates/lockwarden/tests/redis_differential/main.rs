@@ -362,14 +362,15 @@ impl Case<'_> {
         state.expire(now_us);
     }
 
-    /// A record has the expiry that we gave the key. If a foreign client makes the key live longer and
-    /// nobody is refused meanwhile, the record goes first, and the lock counts as foreign (R3). The table
-    /// keeps a record as long as its key.
+    /// A record beside its key has the expiry that we gave the key. If a foreign client makes the key live
+    /// longer and nobody is refused meanwhile, the record goes first, and the lock counts as foreign (R3).
+    /// The table keeps a record as long as its key.
     fn forget_records(&mut self) {
         for lock in &self.stretched {
             let companion = companion("record", NAMES[*lock]);
             if self.world.cmd(&["EXISTS", &companion]).int() == Some(0)
                 && let Some(state) = self.model.locks.get_mut(&name(NAMES[*lock]))
+                && state.record().is_some_and(|record| !record.proof.is_empty())
             {
                 state.record = None;
             }
@@ -425,10 +426,25 @@ impl Case<'_> {
             let state = self.model.locks.get(&name(lock)).cloned().unwrap_or_default();
             let exists = |key: &str| self.world.cmd(&["EXISTS", key]).int() == Some(1);
             let value = self.world.cmd(&["GET", lock]);
-            let expected = state.key.as_ref().map(|key| key.token.as_bytes().to_vec());
-            prop_assert_eq!(value, expected.map_or(Value::Nil, Value::Bulk));
-            // A record that does not count may be there until its expiry.
-            prop_assert!(state.record().is_none() || exists(&companion("record", lock)));
+            match (&state.key, state.record()) {
+                // The record is in the key.
+                (Some(key), Some(record)) if record.proof.is_empty() => {
+                    let Value::Bulk(value) = value else { panic!("{value:?}") };
+                    let begins = [
+                        b"lockwarden:\x01",
+                        packed(record.session.as_str().as_bytes()).as_slice(),
+                        &packed(key.token.as_bytes()),
+                    ]
+                    .concat();
+                    prop_assert!(value.starts_with(&begins), "{:?}", value);
+                }
+                (key, record) => {
+                    let expected = key.as_ref().map(|key| key.token.as_bytes().to_vec());
+                    prop_assert_eq!(value, expected.map_or(Value::Nil, Value::Bulk));
+                    // A record that does not count may be there until its expiry.
+                    prop_assert!(record.is_none() || exists(&companion("record", lock)));
+                }
+            }
             prop_assert_eq!(exists(&companion("queue", lock)), !state.queue.is_empty(), "queue");
             prop_assert_eq!(
                 exists(&companion("tickets", lock)),
@@ -450,6 +466,11 @@ fn companion(kind: &str, lock: &str) -> String {
         "}{" => format!("lockwarden:{kind}~{{{}}}}}{{", odd_tag()),
         other => panic!("{other}"),
     }
+}
+
+/// A short text as MessagePack writes it (fixraw, <https://github.com/msgpack/msgpack/blob/master/spec.md>).
+fn packed(text: &[u8]) -> Vec<u8> {
+    [&[0xa0 | text.len() as u8], text].concat()
 }
 
 /// The tag with the slot of `}{`.

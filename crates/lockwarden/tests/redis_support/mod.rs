@@ -231,13 +231,7 @@ pub fn token(text: &str) -> Token {
 
 /// A party with a label.
 pub fn party(label: &str) -> Arc<Party> {
-    let process = Process {
-        boot: "b-1".into(),
-        pid_namespace: 4_026_531_836,
-        time_namespace: 4_026_531_834,
-        pid: 7,
-        start: 99,
-    };
+    let process = Process { namespace: "0123456789abcdef".into(), pid: 7, start: 99 };
     Arc::new(Party { label: label.into(), host: "höst".into(), processes: [process].into() })
 }
 

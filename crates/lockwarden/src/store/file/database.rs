@@ -24,7 +24,7 @@ use std::{
 };
 
 /// The number of what stands in the database. Another number is refused, and nothing changed.
-pub(super) const SCHEMA: i64 = 1;
+pub(super) const SCHEMA: i64 = 2;
 /// Pages in the log before they are written back: few, because the first process to open the
 /// database after a pause reads the whole log. Nothing waits for a disk either way.
 const CHECKPOINT_PAGES: u32 = 64;

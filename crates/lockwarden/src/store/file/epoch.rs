@@ -157,9 +157,9 @@ impl Database {
 pub(super) fn boot_us() -> u64 {
     static OFFSET: OnceLock<i64> = OnceLock::new();
     let offset = *OFFSET.get_or_init(|| {
-        let namespace = process::current().time_namespace;
-        if namespace == 0 || namespace == FIRST_TIME_NAMESPACE {
-            return 0;
+        match process::namespace_inode("time") {
+            None | Some(FIRST_TIME_NAMESPACE) => return 0,
+            Some(_) => {}
         }
         let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
         time_offset_us(&offsets).unwrap_or(0)

@@ -7,6 +7,7 @@
 //! opened again where it is next used (R24).
 
 use super::{database::Slot, place::Identity};
+use crate::fork;
 use lockwarden_core::SessionId;
 use std::{
     cell::RefCell,
@@ -115,18 +116,9 @@ extern "C" fn after_fork_in_child() {
 }
 
 fn watch_forks() {
-    // SAFETY: the three handlers are functions of this program that live as long as it does, take
-    // and return nothing, and do not unwind: they lock, close, and free memory. That runs in the
-    // parent before the fork, or in the thread that forked, with every lock that it needs in hand.
-    #[expect(unsafe_code, reason = "there is no safe interface to pthread_atfork")]
-    let refused = unsafe {
-        libc::pthread_atfork(
-            Some(before_fork),
-            Some(after_fork_in_parent),
-            Some(after_fork_in_child),
-        )
-    };
-    if refused != 0 {
+    // They lock, close, and free memory: in the parent before the fork, or in the thread that forked, with
+    // every lock that it needs in hand.
+    if !fork::watch(Some(before_fork), Some(after_fork_in_parent), after_fork_in_child) {
         tracing::warn!("forks go unnoticed: the file store must not be used in forked children");
     }
 }

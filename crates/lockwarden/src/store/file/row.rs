@@ -202,11 +202,8 @@ impl Writer {
                 out.text(label);
                 out.text(host);
                 out.number(processes.len() as u64);
-                for Process { boot, pid_namespace, time_namespace, pid, start } in &**processes {
-                    // As a run: nearly always the same as the record's.
-                    out.run(&Run::new(boot));
-                    out.number(*pid_namespace);
-                    out.number(*time_namespace);
+                for Process { namespace, pid, start } in &**processes {
+                    out.text(namespace);
                     out.number(u64::from(*pid));
                     out.number(*start);
                 }
@@ -373,9 +370,7 @@ impl<'a> Reader<'a> {
                 let mut processes = Vec::with_capacity(count);
                 for _ in 0..count {
                     processes.push(Process {
-                        boot: input.run()?.as_str().into(),
-                        pid_namespace: input.number()?,
-                        time_namespace: input.number()?,
+                        namespace: input.text()?.into(),
                         pid: u32::try_from(input.number()?).map_err(|_| Damaged)?,
                         start: input.number()?,
                     });

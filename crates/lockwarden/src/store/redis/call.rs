@@ -31,7 +31,8 @@ pub(super) struct Writer {
     run: String,
     /// The link's mark (R24).
     mark: String,
-    /// Beats go with a message, and count when it is heard (RESP2, R19).
+    /// The subscription stands on another connection than the commands (RESP2): beats go with a message, and
+    /// count when it is heard (R19).
     beats_by_message: bool,
     /// The last party and its text: acquires of one session seldom differ in it.
     party: (Arc<Party>, String),
@@ -106,7 +107,7 @@ impl Writer {
         let mut terms: Vec<&Acquire> = Vec::new();
         self.terms.clear();
         self.forms.clear();
-        let (mut keys, mut arguments) = (1, 6);
+        let (mut keys, mut arguments) = (1, 7);
         for call in calls {
             if let Some(name) = call.command.name() {
                 keys += 1;
@@ -170,6 +171,9 @@ impl Writer {
         resp::argument(out, self.run.as_bytes());
         resp::argument_number(out, guard_ms);
         resp::argument(out, self.keyspace.common.as_bytes());
+        // A self-test finds out.
+        let hears = !self.beats_by_message && self.run != script::SELF_TEST;
+        resp::argument_number(out, u64::from(hears));
         resp::argument_number(out, self.forms.len() as u64);
         for form in &self.forms {
             resp::argument_of(out, &keys::form_parts(form));

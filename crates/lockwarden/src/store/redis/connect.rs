@@ -7,7 +7,7 @@ use super::{
     Protocol, RedisStore,
     answer::{Answers, Reader},
     call::{By, Writer},
-    keys::{self, Keyspace},
+    keys,
     link::{Parts, RedisLink},
     resp::{self, Value},
     script,
@@ -22,7 +22,7 @@ use bytes::{Bytes, BytesMut};
 use lockwarden_core::{
     Command, Name, Reply, Run, SessionId, Token,
     command::{Acquire, Renew, Wait},
-    limits::{DEFAULT_GRACE_MS, RESERVED},
+    limits::DEFAULT_GRACE_MS,
 };
 use std::{io, sync::Arc, time::Duration};
 
@@ -338,11 +338,7 @@ impl<'a> SelfTest<'a> {
     fn new(store: &'a RedisStore, session: &SessionId) -> SelfTest<'a> {
         let of_store = &store.keyspace;
         // The prefix makes the name a reserved one.
-        let keyspace = Keyspace {
-            prefix: RESERVED.to_owned(),
-            meta: of_store.meta.clone(),
-            common: of_store.common.clone(),
-        };
+        let keyspace = of_store.for_self_test();
         let writer = Writer::new(
             Arc::new(keyspace),
             session.clone(),

@@ -5,6 +5,7 @@
 //! become `/dev/null` under the same numbers: whatever in the child still believes to own them may
 //! go on to, and if it closes them, it closes nothing of the parent's.
 
+use crate::fork;
 use std::{
     os::fd::{AsRawFd, BorrowedFd, RawFd},
     sync::{
@@ -58,8 +59,11 @@ impl Drop for Kept {
     }
 }
 
-#[expect(unsafe_code, reason = "there is no safe interface to pthread_atfork and dup3")]
 fn watch_forks() {
+    #[expect(
+        unsafe_code,
+        reason = "there is no safe interface that replaces a descriptor of unknown owner"
+    )]
     extern "C" fn after_fork_in_child() {
         // SAFETY: only calls that are allowed after a fork, on numbers that are the child's own.
         unsafe {
@@ -77,10 +81,7 @@ fn watch_forks() {
             libc::close(null);
         }
     }
-    // SAFETY: the handler lives as long as the program, takes and returns nothing, and neither
-    // unwinds nor locks nor allocates.
-    let refused = unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
-    if refused != 0 {
+    if !fork::watch(None, None, after_fork_in_child) {
         tracing::warn!("forks go unnoticed: children keep copies of connections to the store");
     }
 }

@@ -1,6 +1,7 @@
 //! The names of keys and channels, in one place.
 //!
-//! A lock's key is the prefix and the name: exactly what redis-py, Redlock and rslock write.
+//! A lock's key is the prefix and the name: exactly what redis-py, Redlock and rslock write. Under a token
+//! of ours its value begins with [`LOCK_HEAD`]; behind it stands the record.
 //! Everything else begins with `lockwarden:` (R2). The companions of a lock stand in its slot of a
 //! Cluster, whatever braces its name contains; their names are built by the scripts (`companion` in
 //! `lib/lock.lua`) from the [`Form`] that is chosen here.
@@ -17,6 +18,8 @@ pub(super) struct Keyspace {
     pub(super) meta: String,
     /// The channel of all sessions (R5). Channels are server-wide, keys are not.
     pub(super) common: String,
+    /// Names that begin so lead, behind the prefix, into the reserved keys.
+    reserved: Option<String>,
 }
 
 /// How a companion's name is made of a kind (`record`, `queue` …) and the lock's key.
@@ -33,6 +36,10 @@ pub(super) enum Form {
 /// A short text that hashes to a wanted slot.
 pub(super) type Tag = [u8; 4];
 
+/// How the value of a lock's key begins that has its record in it (the scripts write it), and no value that
+/// a caller chooses.
+pub(super) const LOCK_HEAD: &[u8] = RESERVED.as_bytes();
+
 const SLOTS: usize = 16_384;
 
 impl Keyspace {
@@ -44,16 +51,21 @@ impl Keyspace {
             format!("{RESERVED}meta:{prefix}")
         };
         let common = format!("{RESERVED}common:{db}:{prefix}");
-        Keyspace { prefix: prefix.to_owned(), meta, common }
+        // Without a prefix, `Name` has seen to it.
+        let rest = RESERVED.strip_prefix(prefix).filter(|rest| *rest != RESERVED);
+        let everything = prefix.starts_with(RESERVED).then_some("");
+        let reserved = rest.or(everything).map(str::to_owned);
+        Keyspace { prefix: prefix.to_owned(), meta, common, reserved }
+    }
+
+    /// The same with a prefix under which every name is a reserved one (R10).
+    pub(super) fn for_self_test(&self) -> Keyspace {
+        Keyspace { prefix: RESERVED.to_owned(), ..self.clone() }
     }
 
     /// Could a name together with the prefix begin like a companion? Then this very name is refused.
     pub(super) fn is_reserved(&self, name: &Name) -> bool {
-        // Without a prefix, `Name` has seen to it.
-        match RESERVED.strip_prefix(self.prefix.as_str()) {
-            Some(rest) => name.as_str().starts_with(rest),
-            None => self.prefix.starts_with(RESERVED),
-        }
+        self.reserved.as_ref().is_some_and(|rest| name.as_str().starts_with(rest))
     }
 
     /// The name whose key this is.
@@ -78,7 +90,7 @@ pub(super) fn is_ours(key: &[u8]) -> bool {
     key.starts_with(RESERVED.as_bytes())
 }
 
-/// What the companions of keys that hold anything begin with: a record or a queue stands at each.
+/// Companions that tell of a lock: a drop-in's record, and the queue of whatever is waited for.
 pub(super) const COMPANIONS: [&str; 2] = ["lockwarden:record", "lockwarden:queue"];
 
 fn key_of_companion(companion: &[u8]) -> Option<&[u8]> {

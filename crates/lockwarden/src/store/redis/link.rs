@@ -8,7 +8,7 @@ use super::{
     Marks,
     answer::{Answers, Reader, share_a_name},
     call::{By, Writer},
-    keys::{self, COMPANIONS, Form, Keyspace},
+    keys::{self, COMPANIONS, Form, Keyspace, LOCK_HEAD},
     message::{self, Heard},
     resp::{self, Value},
     stream::Connection,
@@ -27,9 +27,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Calls of the script on their way at once. One more than one, so that the server finds the next
-/// when it has done the last; not more, so that commands that become ready meanwhile travel together.
-const CALLS_IN_FLIGHT: usize = 2;
+/// Calls of the script on their way at once: so many that the server has the next before it is done with the
+/// last, and neither it nor we fall asleep in between, which costs more than a call; few enough that commands
+/// which become ready meanwhile travel together.
+const CALLS_IN_FLIGHT: usize = 4;
 /// Commands in one call: a script keeps the server from everybody else.
 const COMMANDS_PER_CALL: usize = 128;
 /// Keys that the server looks at for one page of names.
@@ -41,8 +42,26 @@ enum Pending {
     Batch(Vec<Call>),
     /// A page of keys.
     Scan { id: u64, foreign: bool },
-    /// For each key of a page that may be a foreign lock: its type, then whether a record stands at it.
-    Foreign { id: u64, page: Page, replies_left: usize, is_text: bool },
+    /// For each of these keys how its value begins; then, where foreign keys are counted, whether a record
+    /// stands at it.
+    Looks {
+        id: u64,
+        page: Result<Page, StoreError>,
+        keys: VecDeque<Bytes>,
+        value: Option<Look>,
+        foreign: bool,
+    },
+}
+
+/// What a key is by the beginning of its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// A lock of ours, with its record in it.
+    Lock,
+    /// Another text, a drop-in's value or a foreign client's.
+    Text,
+    /// No text, gone, or none of our business.
+    Other,
 }
 
 /// A link.
@@ -248,8 +267,8 @@ impl RedisLink {
                 }
             }
             Some(Pending::Scan { id, foreign }) => self.scanned(id, foreign, frame),
-            Some(Pending::Foreign { id, page, replies_left, is_text }) => {
-                self.counted(id, page, replies_left, is_text, &frame);
+            Some(Pending::Looks { id, page, keys, value, foreign }) => {
+                self.looked(id, page, keys, value, foreign, &frame);
             }
             None => self.garbled("a reply to no command"),
         }
@@ -312,40 +331,74 @@ impl RedisLink {
         let names = found.iter().filter_map(companion).collect();
         let page = Page { names, cursor, foreign: 0 };
         let prefix = self.keyspace.prefix.as_bytes();
-        let strange = |key: &&Bytes| !keys::is_ours(key) && key.starts_with(prefix);
-        let suspects: Vec<&Bytes> = found.iter().filter(|key| foreign && strange(key)).collect();
-        let Some(main) = self.main.as_mut().filter(|_| !suspects.is_empty()) else {
+        let keys: VecDeque<Bytes> = found
+            .into_iter()
+            .filter(|key| !keys::is_ours(key) && key.starts_with(prefix))
+            .collect();
+        let Some(main) = self.main.as_mut().filter(|_| !keys.is_empty()) else {
             return self.events.push_back(LinkEvent::Page { id, page: Ok(page) });
         };
-        for key in &suspects {
-            resp::command(main.output(), &[b"TYPE", key]);
-            write_exists_record(main.output(), key);
-        }
-        let replies_left = suspects.len() * 2;
-        // Nothing else may come between these and what was sent before them.
-        self.pending.push_back(Pending::Foreign { id, page, replies_left, is_text: false });
-    }
-
-    fn counted(
-        &mut self,
-        id: u64,
-        mut page: Page,
-        replies_left: usize,
-        is_text: bool,
-        frame: &Value,
-    ) {
-        let is_type = replies_left.is_multiple_of(2);
-        if !is_type && is_text && frame.int() == Some(0) {
-            page.foreign += 1;
-        }
-        let is_text = is_type && frame.text() == Some("string");
-        match replies_left - 1 {
-            0 => self.events.push_back(LinkEvent::Page { id, page: Ok(page) }),
-            replies_left => {
-                self.pending.push_front(Pending::Foreign { id, page, replies_left, is_text });
+        for key in &keys {
+            write_look(main.output(), key);
+            if foreign {
+                write_exists_record(main.output(), key);
             }
         }
+        // Nothing else may come between these and what was sent before them.
+        let page = Ok(page);
+        self.pending.push_back(Pending::Looks { id, page, keys, value: None, foreign });
     }
+
+    fn looked(
+        &mut self,
+        id: u64,
+        mut page: Result<Page, StoreError>,
+        mut keys: VecDeque<Bytes>,
+        value: Option<Look>,
+        foreign: bool,
+        frame: &Value,
+    ) {
+        let seen = value.map_or_else(|| look(frame), Ok);
+        if value.is_none() && foreign {
+            let value = Some(seen.unwrap_or_else(|error| {
+                page = Err(self.context.refused(error));
+                Look::Other
+            }));
+            return self.pending.push_front(Pending::Looks { id, page, keys, value, foreign });
+        }
+        let key = keys.pop_front();
+        match (seen, &mut page) {
+            (Err(error), _) => page = Err(self.context.refused(error)),
+            (Ok(Look::Lock), Ok(page)) => {
+                page.names.extend(key.and_then(|key| self.keyspace.name(&key)));
+            }
+            // A drop-in's record stands beside its key.
+            (Ok(Look::Text), Ok(page)) if foreign && frame.int() == Some(0) => page.foreign += 1,
+            _ => {}
+        }
+        if keys.is_empty() {
+            self.events.push_back(LinkEvent::Page { id, page });
+        } else {
+            self.pending.push_front(Pending::Looks { id, page, keys, value: None, foreign });
+        }
+    }
+}
+
+/// What the beginning of a key's value says; else why nothing can be asked.
+fn look(frame: &Value) -> Result<Look, &[u8]> {
+    match frame {
+        Value::Text(text) if text.as_ref() == LOCK_HEAD => Ok(Look::Lock),
+        Value::Text(text) if !text.is_empty() => Ok(Look::Text),
+        // The user may not read keys at all; of a single key it is no matter of ours.
+        Value::Error(error) if error.starts_with(b"NOPERM") && is_about_a_command(error) => {
+            Err(error)
+        }
+        _ => Ok(Look::Other),
+    }
+}
+
+fn is_about_a_command(error: &[u8]) -> bool {
+    error.windows(7).any(|word| word == b"command")
 }
 
 fn scan_page(frame: &Value) -> Option<(u64, Vec<Bytes>)> {
@@ -355,7 +408,13 @@ fn scan_page(frame: &Value) -> Option<(u64, Vec<Bytes>)> {
     Some((cursor, found.iter().filter_map(|key| key.bytes().cloned()).collect()))
 }
 
-/// Does a record stand at the key? Then it is a lock of ours.
+/// How does the key's value begin? Enough of it to know a lock of ours.
+fn write_look(out: &mut BytesMut, key: &[u8]) {
+    let end = (LOCK_HEAD.len() - 1).to_string();
+    resp::command(out, &[b"GETRANGE", key, b"0", end.as_bytes()]);
+}
+
+/// Does a record stand beside the key? Then it is a lock of ours.
 fn write_exists_record(out: &mut BytesMut, key: &[u8]) {
     // A key that is no text is no lock of ours either; whatever is asked of it answers "no".
     let form = Form::of("", std::str::from_utf8(key).unwrap_or_default());
@@ -408,14 +467,7 @@ impl Link for RedisLink {
     fn list(&mut self, id: u64, cursor: u64, foreign: bool) {
         let Some(main) = &mut self.main else { return };
         let (cursor, count) = (cursor.to_string(), KEYS_PER_PAGE.to_string());
-        let scan: [&[u8]; 4] = [b"SCAN", cursor.as_bytes(), b"COUNT", count.as_bytes()];
-        if foreign {
-            resp::command(main.output(), &scan);
-        } else {
-            // Records and queues: what holds anything has one of them.
-            let [a, b, c, d] = scan;
-            resp::command(main.output(), &[a, b, c, d, b"MATCH", b"lockwarden:[rq]*"]);
-        }
+        resp::command(main.output(), &[b"SCAN", cursor.as_bytes(), b"COUNT", count.as_bytes()]);
         self.pending.push_back(Pending::Scan { id, foreign });
     }
 

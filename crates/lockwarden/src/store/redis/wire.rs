@@ -15,20 +15,14 @@ struct PartyText<'a>(
     #[serde(borrow)] Vec<ProcessText<'a>>,
 );
 
-/// Boot, pid namespace, time namespace, pid, start.
+/// Namespace, pid, start.
 #[derive(Serialize, Deserialize)]
-struct ProcessText<'a>(#[serde(borrow)] Cow<'a, str>, u64, u64, u32, u64);
+struct ProcessText<'a>(#[serde(borrow)] Cow<'a, str>, u32, u64);
 
 /// The party as text.
 pub(super) fn encode(party: &Party) -> String {
     let process = |process: &'_ Process| -> ProcessText<'static> {
-        ProcessText(
-            Cow::Owned(process.boot.to_string()),
-            process.pid_namespace,
-            process.time_namespace,
-            process.pid,
-            process.start,
-        )
+        ProcessText(Cow::Owned(process.namespace.to_string()), process.pid, process.start)
     };
     let text = PartyText(
         Cow::Borrowed(&party.label),
@@ -45,13 +39,8 @@ pub(super) fn decode(text: &[u8]) -> Party {
     let Ok(PartyText(label, host, processes)) = serde_json::from_slice(text) else {
         return Party::default();
     };
-    let process = |it: ProcessText<'_>| Process {
-        boot: Arc::from(&*it.0),
-        pid_namespace: it.1,
-        time_namespace: it.2,
-        pid: it.3,
-        start: it.4,
-    };
+    let process =
+        |it: ProcessText<'_>| Process { namespace: Arc::from(&*it.0), pid: it.1, start: it.2 };
     Party {
         label: Arc::from(&*label),
         host: Arc::from(&*host),
@@ -66,9 +55,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_party_comes_back(label: String, host: String, ids: Vec<(String, u64, u64, u32, u64)>) {
-            let process = |(boot, pid_namespace, time_namespace, pid, start): (String, _, _, _, _)| {
-                Process { boot: boot.into(), pid_namespace, time_namespace, pid, start }
+        fn a_party_comes_back(label: String, host: String, ids: Vec<(String, u32, u64)>) {
+            let process = |(namespace, pid, start): (String, _, _)| {
+                Process { namespace: namespace.into(), pid, start }
             };
             let processes = ids.into_iter().map(process).collect();
             let party = Party { label: label.into(), host: host.into(), processes };

@@ -6,11 +6,9 @@
 -- The caller's own acquisition, asked for again (R25): its record, else nil. A redelivered task brings
 -- the same value from another session, and must be refused.
 local function own(token, term)
-  if value() ~= token then
-    return nil
-  end
   local it = record()
-  if it and it.session == session and it.proof == term.proof and it.revoked == 0 then
+  if it and it.token == token and it.session == session and it.proof == term.proof
+    and it.revoked == 0 then
     return it
   end
   return nil
@@ -50,7 +48,7 @@ local function acquire(token, number_of_term)
   if term.floor > measure + 86400000000 --[[MAX_FLOOR_AHEAD_US]] then
     return answer(23 --[[FLOOR_AHEAD]])
   end
-  local holder = value()
+  local taken = value()
   local mine = own(token, term)
   if mine then
     extend(term.lease, mine)
@@ -59,7 +57,7 @@ local function acquire(token, number_of_term)
     end
     return answer(10 --[[GRANTED]], mine.fence, term.lease)
   end
-  if not holder and guard_ms == 0 then
+  if not taken and guard_ms == 0 then
     -- First those who came before (R26).
     local drops, it, behind, more = pick()
     if more then

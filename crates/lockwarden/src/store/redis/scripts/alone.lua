@@ -7,25 +7,24 @@
 local meta = call('HMGET', KEYS[1], 'epoch', 'run', 'guard', 'fence')
 -- The caller speaks of the present run, and no guard runs.
 local is_settled = meta[1] and meta[2] == run and ARGV[3] == '0' and tonumber(meta[3] or 0) <= now
-if is_settled and KEYS[2] and not KEYS[3] and ARGV[5] == '0' then
+if is_settled and KEYS[2] and not KEYS[3] and ARGV[6] == '0' then
   local its_key = KEYS[2]
   local tail = ':{' .. its_key .. '}'
-  local record_name, queue_name = 'lockwarden:record' .. tail, 'lockwarden:queue' .. tail
+  local queue_name = 'lockwarden:queue' .. tail
   local new_fence = tonumber(meta[4] or 0) + 1
   if now > new_fence then
     new_fence = now
   end
   -- Behind the last argument of the one command nothing stands: no beat, say.
-  if ARGV[6] == '0' and ARGV[7] == 'release' and not ARGV[9] then
-    local token = ARGV[8]
-    local found = call('MGET', its_key, record_name)
-    local own_head = pack(1 --[[SCHEMA]], session)
-    local waiting = found[1] == token and (not found[2] or sub(found[2], 1, #own_head) == own_head)
+  if ARGV[7] == '0' and ARGV[8] == 'release' and not ARGV[10] then
+    local held = try('GET', its_key)
+    local own_head = 'lockwarden:' .. pack(1 --[[SCHEMA]], session, ARGV[9])
+    local waiting = held and not held.err and find(held, own_head, 1, true) == 1
       and try('ZRANGE', queue_name, 0, 1)
     if waiting and not waiting.err then
       local next_token = waiting[1]
       if not next_token then
-        call('DEL', its_key, record_name)
+        call('DEL', its_key)
         return { 0 --[[CARRIED_OUT]], meta[1], now, 15 --[[RELEASED]] }
       end
       local tickets_name = 'lockwarden:tickets' .. tail
@@ -38,7 +37,7 @@ if is_settled and KEYS[2] and not KEYS[3] and ARGV[5] == '0' then
           behind_schema, behind_proof, behind = cmsgpack.unpack(texts[2])
         end
       end
-      if schema == 1 --[[SCHEMA]] and (behind_schema or 1) == 1 --[[SCHEMA]]
+      if schema == 1 --[[SCHEMA]] and proof == '' and (behind_schema or 1) == 1 --[[SCHEMA]]
         and (deadline < 0 or deadline > now)
         and call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. to)[2] > 0 then
         if lease > 3000 --[[W_MS]] then
@@ -48,9 +47,8 @@ if is_settled and KEYS[2] and not KEYS[3] and ARGV[5] == '0' then
           new_fence = floor + 1
         end
         local fence_text = string.format('%.0f', new_fence)
-        call('SET', its_key, next_token, 'PX', lease)
-        call('SET', record_name, pack(1 --[[SCHEMA]], to, next_token, new_fence, 0, lease, run, proof, now,
-          grace, party), 'PX', lease)
+        call('SET', its_key, 'lockwarden:' .. pack(1 --[[SCHEMA]], to, next_token, new_fence, 0, lease,
+          sub(run, 1, 16), proof, now, grace, party), 'PX', lease)
         call('ZREM', queue_name, next_token)
         call('HDEL', tickets_name, next_token)
         call('HSET', KEYS[1], 'fence', fence_text)
@@ -70,15 +68,15 @@ if is_settled and KEYS[2] and not KEYS[3] and ARGV[5] == '0' then
         return { 0 --[[CARRIED_OUT]], meta[1], now, 15 --[[RELEASED]] }
       end
     end
-  elseif ARGV[6] == '1' and ARGV[13] == 'acquire' and not ARGV[16] and tonumber(ARGV[11]) <= now
+  elseif ARGV[7] == '1' and ARGV[14] == 'acquire' and not ARGV[17] and ARGV[8] == ''
+    and tonumber(ARGV[12]) <= now
     and call('EXISTS', queue_name) == 0
-    and call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2] > 0 then
-    local proof, lease, grace, party, token = ARGV[7], ARGV[9], ARGV[10], ARGV[12], ARGV[14]
+    and (ARGV[5] == '1' or call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2] > 0) then
+    local lease = ARGV[10]
     -- NX tells a free key from one that is taken or of another type.
-    local set = try('SET', its_key, token, 'PX', lease, 'NX')
+    local set = try('SET', its_key, 'lockwarden:' .. pack(1 --[[SCHEMA]], session, ARGV[15], new_fence, 0,
+      tonumber(lease), sub(run, 1, 16), '', now, tonumber(ARGV[11]), ARGV[13]), 'PX', lease, 'NX')
     if set and set.ok then
-      call('SET', record_name, pack(1 --[[SCHEMA]], session, token, new_fence, 0, tonumber(lease), run,
-        proof, now, tonumber(grace), party), 'PX', lease)
       call('HSET', KEYS[1], 'fence', string.format('%.0f', new_fence))
       return { 0 --[[CARRIED_OUT]], meta[1], now, 25 --[[GRANTED_AS_ASKED]], new_fence }
     end

@@ -1,8 +1,10 @@
 -- Carries out the commands of the call. What nobody contends for is done right here: the same as in the
 -- commands' own files, for a lock without a queue, outside a guard. Everything else is in those files.
 
--- How many arguments each command has.
-local arity = { acquire = 2, renew = 2, release = 1, cancel = 2, revoke = 3, show = 0, beat = 1, echo = 1 }
+-- From a command to the next: its word and its arguments.
+local function width(word)
+  return ({ cancel = 3, revoke = 4, show = 1, beat = 2, echo = 2 })[word]
+end
 
 local commands
 local function machinery()
@@ -15,11 +17,12 @@ if is_settled then
 elseif not machinery().enter(meta) then
   return { 1 --[[STALE]] }
 end
+short_run = sub(meta_run, 1, 16)
 reply[1], reply[2], reply[3] = 0 --[[CARRIED_OUT]], epoch, now
 last = 3
 
-local forms_at = 6
-local terms_at = forms_at + tonumber(ARGV[5])
+local forms_at = 7
+local terms_at = forms_at + tonumber(ARGV[6])
 local plain = terms_at == forms_at
 local commands_at = terms_at + 1 + 6 * tonumber(ARGV[terms_at])
 local number_of_term = 0
@@ -32,68 +35,52 @@ for at = terms_at + 1, commands_at - 1, 6 do
   }
 end
 
--- Where each command stands, and the number of its lock; for each lock its key, and what stands behind
--- the kind in its companions' names. What the common commands need is read for all of them together:
--- keys, records of those that are held, and whether any of them has a queue.
-local places, slots = {}, {}
-local slot_of, keys, tails = {}, {}, {}
-local steps, slot_count = 0, 0
-local record_names, record_slots, record_count = {}, {}, 0
+-- What the common commands need is read for all of them together: what stands at the keys of those who
+-- hold, and whether any lock has a queue.
 local queue_names, queue_count = {}, 0
+local held_keys, held_count = {}, 0
 do
   local at, named = commands_at, 1
   local word = ARGV[at]
   while word do
-    steps = steps + 1
-    places[steps] = at
     if word ~= 'beat' and word ~= 'echo' then
       named = named + 1
       local its_key = KEYS[named]
-      local its_slot = slot_of[its_key]
-      if not its_slot then
-        slot_count = slot_count + 1
-        its_slot = slot_count
-        slot_of[its_key], keys[its_slot] = its_slot, its_key
-        local its_form = plain and '' or ARGV[forms_at + named - 2]
-        if its_form ~= '' then
-          tails[its_slot] = its_form .. its_key
-        end
-      end
-      slots[steps] = its_slot
-      if word == 'release' or word == 'renew' then
-        local tail = tails[its_slot]
-        record_count = record_count + 1
-        record_names[record_count] = tail and 'lockwarden:record' .. tail
-          or 'lockwarden:record:{' .. its_key .. '}'
-        record_slots[record_count] = its_slot
+      local tail = not plain and ARGV[forms_at + named - 2]
+      if tail and tail ~= '' then
+        tails[its_key] = tail .. its_key
       end
       if word == 'release' or word == 'acquire' then
-        local tail = tails[its_slot]
         queue_count = queue_count + 1
-        queue_names[queue_count] = tail and 'lockwarden:queue' .. tail
+        queue_names[queue_count] = tails[its_key] and 'lockwarden:queue' .. tails[its_key]
           or 'lockwarden:queue:{' .. its_key .. '}'
       end
+      if word == 'release' or word == 'renew' then
+        held_count = held_count + 1
+        held_keys[held_count] = its_key
+      end
     end
-    at = at + 1 + arity[word]
+    at = at + ((word == 'acquire' or word == 'renew') and 3 or word == 'release' and 2 or width(word))
     word = ARGV[at]
   end
 end
-if slot_count > 0 then
-  values = call('MGET', unpack(keys))
-end
-if record_count > 0 then
-  local found = call('MGET', unpack(record_names))
-  for i = 1, record_count do
-    records[record_slots[i]] = found[i]
+if held_count > 0 then
+  local found = call('MGET', unpack(held_keys))
+  for i = 1, held_count do
+    values[held_keys[i]] = found[i]
   end
 end
 -- No lock of the call has a queue, unless one comes to be on the way (`waits`).
 local quiet = queue_count > 0 and call('EXISTS', unpack(queue_names)) == 0
 -- Nothing keeps the common cases from being done right here.
-local easy = guard_ms == 0 and run ~= '' and slot_count > 0
+local easy = guard_ms == 0 and run ~= '' and KEYS[2]
 if easy then
-  listeners[session] = call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2]
-  easy = listeners[session] > 0
+  local count = listeners[session]
+  if not count then
+    count = call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2]
+    listeners[session] = count
+  end
+  easy = count > 0
 end
 
 -- What was released here: it is deleted together, and before anything else looks at it.
@@ -103,98 +90,96 @@ local function delete_doomed()
   doomed, doomed_count, is_doomed = {}, 0, {}
 end
 
--- Packing costs more than joining what is packed already. A token is packed as a head, which depends on
--- its length, and itself; a fence of our age as nine bytes, of which those that are granted together
--- differ in the last; what an extension leaves in a record is the same for all with one lease.
-local token_heads, extensions = {}, {}
-local function token_head(token)
-  local head = sub(pack(token), 1, -#token - 1)
-  token_heads[#token] = head
+-- Packing costs more than joining what is packed already, and every new string costs by its length. How
+-- a value begins that the caller wrote depends on the length of its token only; a fence of our age is
+-- packed as nine bytes, of which those that are granted together differ in the last; what an extension
+-- leaves in a record is the same for all with one lease.
+local heads, extensions = {}, {}
+local function head_of(token)
+  local head = own_head .. sub(pack(token), 1, -#token - 1)
+  heads[#token] = head
   return head
 end
 local fence_base, fence_head = -256, nil
-local function extension(lease)
-  local text = pack(0, tonumber(lease), meta_run)
+local function extension_of(lease)
+  local text = pack(0, tonumber(lease), short_run)
   extensions[lease] = text
   return text
 end
 
-for step = 1, steps do
-  local at, its_slot = places[step], slots[step]
-  local word, token = ARGV[at], ARGV[at + 1]
+local at, named = commands_at, 1
+local word = ARGV[at]
+while word do
+  local token = ARGV[at + 1]
+  local its_key
+  if word ~= 'beat' and word ~= 'echo' then
+    named = named + 1
+    its_key = KEYS[named]
+  end
   local done = false
-  if easy and its_slot then
-    local its_key, holder, tail = keys[its_slot], values[its_slot], tails[its_slot]
-    local idle = quiet and not waits[its_slot]
-    if word == 'acquire' then
-      local term = terms[ARGV[at + 2]]
-      if idle and not holder and term.floor <= now then
-        if is_doomed[its_slot] then
-          delete_doomed()
-        end
-        local new_fence = fence + 1
-        if now > new_fence then
-          new_fence = now
-        end
-        if term.floor >= new_fence then
-          new_fence = term.floor + 1
-        end
-        -- As text: numbers cost the server a conversion each.
-        local lease = term.lease_text
-        -- NX tells a free key from one of another type.
-        local set = try('SET', its_key, token, 'PX', lease, 'NX')
-        if set and set.ok then
-          fence, fence_grew = new_fence, true
-          local tail_of_record = term.tail
-          if not tail_of_record then
-            tail_of_record = (extensions[lease] or extension(lease))
-              .. pack(term.proof, now, term.grace, term.party)
-            term.tail = tail_of_record
-          end
-          if new_fence - fence_base > 255 then
-            fence_base = new_fence - new_fence % 256
-            fence_head = sub(pack(fence_base + 255), 1, -2)
-          end
-          local text = own_head .. (token_heads[#token] or token_head(token)) .. token
-            .. fence_head .. char(new_fence - fence_base) .. tail_of_record
-          call('SET', tail and 'lockwarden:record' .. tail or 'lockwarden:record:{' .. its_key .. '}',
-            text, 'PX', lease)
-          values[its_slot], records[its_slot] = token, text
-          reply[last + 1], reply[last + 2] = 25 --[[GRANTED_AS_ASKED]], new_fence
-          last = last + 2
-          done = true
-        end
+  if not easy then
+    done = false
+  elseif word == 'acquire' then
+    local term = terms[ARGV[at + 2]]
+    if quiet and not waits[its_key] and not values[its_key] and term.floor <= now and term.proof == '' then
+      if is_doomed[its_key] then
+        delete_doomed()
       end
-    elseif holder == token then
-      local text = records[its_slot]
+      local new_fence = fence + 1
+      if now > new_fence then
+        new_fence = now
+      end
+      if term.floor >= new_fence then
+        new_fence = term.floor + 1
+      end
+      -- As text: numbers cost the server a conversion each.
+      local lease = term.lease_text
+      local rest = term.rest
+      if not rest then
+        rest = (extensions[lease] or extension_of(lease)) .. pack('', now, term.grace, term.party)
+        term.rest = rest
+      end
+      if new_fence - fence_base > 255 then
+        fence_base = new_fence - new_fence % 256
+        fence_head = sub(pack(fence_base + 255), 1, -2)
+      end
+      local text = (heads[#token] or head_of(token)) .. token .. fence_head .. char(new_fence - fence_base)
+        .. rest
+      -- NX tells a free key from one that is taken or of another type.
+      local set = try('SET', its_key, text, 'PX', lease, 'NX')
+      if set and set.ok then
+        fence, fence_grew = new_fence, true
+        values[its_key], records[its_key] = text, nil
+        reply[last + 1], reply[last + 2] = 25 --[[GRANTED_AS_ASKED]], new_fence
+        last = last + 2
+        done = true
+      end
+    end
+  elseif word == 'release' or word == 'renew' then
+    local held = values[its_key]
+    local head = heads[#token] or head_of(token)
+    local from = #head + 1
+    if held and find(held, head, 1, true) == 1 and find(held, token, from, true) == from then
       if word == 'release' then
-        if idle and (not text or sub(text, 1, #own_head) == own_head) then
-          doomed[doomed_count + 1] = its_key
-          doomed[doomed_count + 2] = tail and 'lockwarden:record' .. tail
-            or 'lockwarden:record:{' .. its_key .. '}'
-          doomed_count = doomed_count + 2
-          is_doomed[its_slot] = true
-          values[its_slot], records[its_slot] = false, false
+        if quiet and not waits[its_key] then
+          doomed_count = doomed_count + 1
+          doomed[doomed_count] = its_key
+          is_doomed[its_key] = true
+          values[its_key], records[its_key] = false, nil
           last = last + 1
           reply[last] = 15 --[[RELEASED]]
           done = true
         end
-      elseif word == 'renew' and text then
-        -- A renewal that changes nothing in the record.
+      else
+        -- A renewal that changes nothing in the record. A fence takes nine bytes, whenever it is a time
+        -- of our age.
         local lease = ARGV[at + 2]
-        local head = own_head .. (token_heads[#token] or token_head(token)) .. token
-        local extended = extensions[lease] or extension(lease)
-        -- A fence takes nine bytes, whenever it is a time of our age.
-        local from = #head + 10
-        if sub(text, 1, #head) == head and sub(text, from, from + #extended - 1) == extended then
-          local set = try('PEXPIRE', its_key, lease)
-          if set == 1 then
-            call('PEXPIRE', tail and 'lockwarden:record' .. tail
-              or 'lockwarden:record:{' .. its_key .. '}', lease)
-            reply[last + 1], reply[last + 2] = 12 --[[RENEWED]], lease
-            last = last + 2
-            done = true
-          end
+        from = from + #token + 9
+        if find(held, extensions[lease] or extension_of(lease), from, true) == from
+          and try('PEXPIRE', its_key, lease) == 1 then
+          reply[last + 1], reply[last + 2] = 12 --[[RENEWED]], lease
+          last = last + 2
+          done = true
         end
       end
     end
@@ -204,10 +189,9 @@ for step = 1, steps do
       delete_doomed()
     end
     local before = last
-    slot, key, form = its_slot, keys[its_slot or 0], ''
-    local tail = tails[its_slot or 0]
-    if tail then
-      form = sub(tail, 1, -#key - 1)
+    key = its_key
+    if quiet and waits[key] == nil and (word == 'acquire' or word == 'release') then
+      waits[key] = false
     end
     local ok, problem = pcall(machinery()[word], token, ARGV[at + 2], ARGV[at + 3])
     if not ok then
@@ -222,6 +206,8 @@ for step = 1, steps do
       last = before + 2
     end
   end
+  at = at + ((word == 'acquire' or word == 'renew') and 3 or word == 'release' and 2 or width(word))
+  word = ARGV[at]
 end
 if doomed_count > 0 then
   delete_doomed()

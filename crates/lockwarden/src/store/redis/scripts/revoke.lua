@@ -5,7 +5,7 @@
 
 local function revoke(token, meant, delayed)
   local it = record()
-  if value() ~= token or (meant ~= '' and not (it and it.session == meant)) then
+  if holder() ~= token or (meant ~= '' and not (it and it.session == meant)) then
     return answer(14 --[[NOT_HELD]], absence())
   end
   local function notify(after)
@@ -23,10 +23,15 @@ local function revoke(token, meant, delayed)
     -- Nothing is shortened during the guard (R6).
     return answer(13 --[[GUARDED]], 0, guard_ms)
   end
-  local after = shorten(3000 --[[W_MS]])
+  -- A number that is not positive must never reach PEXPIRE or SET: it would delete the key (R14).
+  local after = call('PTTL', key)
+  if after < 0 or after > 3000 --[[W_MS]] then
+    after = 3000 --[[W_MS]]
+    call('PEXPIRE', key, after)
+  end
   if it then
     it.revoked = 1
-    write_record(it, after > 0 and after or 1)
+    write(it, after > 0 and after or 1)
   end
   notify(after)
   answer(17 --[[REVOKED]], after)

@@ -23,12 +23,11 @@ end
 -- The holder, as it stands now: NOBODY; FOREIGN, token, TTL (ms; -1: none); or OURS, token, TTL,
 -- session, fence, lease, grace, held (ms), revoked, party.
 local function add_holder(it)
-  local token = value()
-  if not token then
+  if not value() then
     return add(0 --[[NOBODY]])
   end
   add(it and 2 --[[OURS]] or 1 --[[FOREIGN]])
-  add(token)
+  add(holder())
   add(call('PTTL', key))
   if it then
     add(it.session)

@@ -11,7 +11,9 @@
 --            self-test, which leaves meta alone (R10)
 -- ARGV[3]    how long nothing may be granted, whatever meta says, in ms (R5, callers that are blind)
 -- ARGV[4]    the common channel
--- ARGV[5]    how many forms follow: none, or one for each lock's key (see `companion`)
+-- ARGV[5]    1: the caller's subscription stands on this very connection (RESP3), so that whoever calls is
+--            subscribed (R11)
+-- ARGV[6]    how many forms follow: none, or one for each lock's key (see `companion`)
 -- ARGV[..]   how many terms follow, each six arguments: proof, wait (ms; -2: none, -1: for ever),
 --            lease (ms), grace (ms), floor (a fence), party
 -- ARGV[..]   the commands: a word, then the arguments that stand at the head of the command's own file
@@ -29,7 +31,7 @@ if redis.replicate_commands then
 end
 
 local call, try = redis.call, redis.pcall
-local pack, sub, char = cmsgpack.pack, string.sub, string.char
+local pack, sub, find, char = cmsgpack.pack, string.sub, string.find, string.char
 
 local session, run = ARGV[1], ARGV[2]
 local clock = call('TIME')

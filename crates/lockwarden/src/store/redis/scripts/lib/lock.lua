@@ -1,23 +1,24 @@
 -- The key of a lock and its record.
 --
--- record   packed one after the other: schema, session, token, fence, revoked (0, 1), lease (ms), run,
---          proof, since (us), grace (ms), party. What the common cases compare comes first, so that
+-- record   packed one after the other: schema, session, token, fence, revoked (0, 1), lease (ms), short
+--          run, proof, since (us), grace (ms), party. What the common cases compare comes first, so that
 --          they need not unpack it all.
+--
+-- Under a token of ours the key's value is `lockwarden:` and the record. Where the caller chose the value
+-- (then there is a proof) the key has that value, and the record is a companion's.
 
 -- The name of a companion of the lock's key, in the same slot of a Cluster (`keys.rs` chooses the form).
 local function companion(kind)
-  if form == '' then
-    return 'lockwarden:' .. kind .. ':{' .. key .. '}'
-  end
-  return 'lockwarden:' .. kind .. form .. key
+  local tail = tails[key]
+  return tail and 'lockwarden:' .. kind .. tail or 'lockwarden:' .. kind .. ':{' .. key .. '}'
 end
 
 -- The key's value, or false. An error if the key holds something that is no string.
 local function value()
-  local known = values[slot]
-  if not known and not certain[slot] then
+  local known = values[key]
+  if not known and not certain[key] then
     known = call('GET', key)
-    values[slot], certain[slot] = known, true
+    values[key], certain[key] = known, true
   end
   return known
 end
@@ -28,37 +29,67 @@ local function known_schema(schema)
   end
 end
 
--- The record, if it counts (R3); else nil.
-local function record()
-  local token = value()
-  if not token then
-    return nil
-  end
-  local text = records[slot]
-  if text == nil then
-    text = call('GET', companion('record'))
-    records[slot] = text
-  end
-  if not text then
-    return nil
-  end
+-- What a packed record says.
+local function record_of(text)
   local it = {}
   local schema
   schema, it.session, it.token, it.fence, it.revoked, it.lease, it.run, it.proof, it.since, it.grace,
     it.party = unpack_packed(text)
   known_schema(schema)
-  if it.token ~= token then
-    return nil
-  end
   return it
 end
 
--- Writes a record anew, to end in so many ms.
-local function write_record(it, ttl)
+-- The record, if it counts (R3); else nil.
+local function record()
+  local it = records[key]
+  if it ~= nil then
+    return it or nil
+  end
+  local text = value()
+  if not text then
+    return nil
+  end
+  if sub(text, 1, 11) == 'lockwarden:' then
+    it = record_of(sub(text, 12))
+  else
+    local companion_text = call('GET', companion('record'))
+    it = companion_text and record_of(companion_text)
+    if it and it.token ~= text then
+      it = false
+    end
+  end
+  records[key] = it
+  return it or nil
+end
+
+-- The token by which the lock is held, or false.
+local function holder()
+  local it = record()
+  return it and it.token or value()
+end
+
+-- Writes the key with a record, to end in so many ms.
+local function write(it, ttl)
   local text = pack(1 --[[SCHEMA]], it.session, it.token, it.fence, it.revoked, it.lease, it.run,
     it.proof, it.since, it.grace, it.party)
-  call('SET', companion('record'), text, 'PX', ttl)
-  records[slot] = text
+  if it.proof == '' then
+    text = 'lockwarden:' .. text
+    call('SET', key, text, 'PX', ttl)
+    values[key] = text
+  else
+    call('SET', key, it.token, 'PX', ttl)
+    call('SET', companion('record'), text, 'PX', ttl)
+    values[key] = it.token
+  end
+  records[key] = it
+end
+
+-- Lets the lock end in so many ms. `it`: its record, if one counts.
+local function expire_in(ttl, it)
+  call('PEXPIRE', key, ttl)
+  if it and it.proof ~= '' then
+    call('PEXPIRE', companion('record'), ttl)
+  end
 end
 
 -- Writes a grant to a ticket; the fence grows with every one of them, per name and in all (R34).
@@ -70,39 +101,27 @@ local function grant(it)
   if it.floor >= new_fence then
     new_fence = it.floor + 1
   end
-  call('SET', key, it.token, 'PX', it.lease)
   fence, fence_grew = new_fence, true
-  values[slot] = it.token
-  it.fence, it.revoked, it.run, it.since = new_fence, 0, meta_run, now
-  write_record(it, it.lease)
+  it.fence, it.revoked, it.run, it.since = new_fence, 0, short_run, now
+  write(it, it.lease)
   return new_fence
 end
 
 -- Deletes the holder.
 local function delete()
   call('DEL', key, companion('record'))
-  values[slot], records[slot], certain[slot] = false, false, true
+  values[key], records[key], certain[key] = false, false, true
 end
 
 -- Sets the whole lease of the present holder, and writes what it results in (R15). `it`: its record,
 -- if one counts.
 local function extend(lease, it)
-  call('PEXPIRE', key, lease)
-  if it then
-    it.lease, it.run = lease, meta_run
-    write_record(it, lease)
+  -- First, for it needs no memory, and what follows a write is not refused for the lack of it.
+  expire_in(lease, it)
+  if it and (it.lease ~= lease or it.run ~= short_run) then
+    it.lease, it.run = lease, short_run
+    write(it, lease)
   end
-end
-
--- Lets the key end in at most so many ms; says in how many it will. A number that is not positive must
--- never reach PEXPIRE: it would delete the key (R14).
-local function shorten(most)
-  local ttl = call('PTTL', key)
-  if ttl >= 0 and ttl <= most then
-    return ttl
-  end
-  call('PEXPIRE', key, most)
-  return most
 end
 
 local function absence()
@@ -112,7 +131,7 @@ end
 -- May the caller renew or release by this token? Not if the record says that another session holds it
 -- (R25). A key without a counting record is anyone's who knows its value.
 local function owns(token)
-  if value() ~= token then
+  if holder() ~= token then
     return false
   end
   local it = record()

@@ -8,8 +8,7 @@ local function probe(it)
   local ttl = call('PTTL', key)
   if ttl < 0 or ttl > it.lease then
     ttl = it.lease
-    call('PEXPIRE', key, ttl)
-    call('PEXPIRE', companion('record'), ttl)
+    expire_in(ttl, it)
   end
   if subscribers(it.session) > 0 then
     -- It is connected; does it know of this token? It releases what it does not (R16).
@@ -18,10 +17,9 @@ local function probe(it)
       call('SET', asked, it.token, 'PX', 1000 --[[ASK_EVERY_MS]])
       tell(it.session, 'A', field(key) .. field(it.token))
     end
-  elseif guard_ms == 0 and it.revoked == 0 and it.run == meta_run and ttl > it.grace then
+  elseif guard_ms == 0 and it.revoked == 0 and it.run == short_run and ttl > it.grace then
     -- Its link is closed: grace, then it is over (R14). A record of another run says nothing about a
     -- link to this one.
-    call('PEXPIRE', key, it.grace)
-    call('PEXPIRE', companion('record'), it.grace)
+    expire_in(it.grace, it)
   end
 end

@@ -15,7 +15,7 @@ end
 
 -- The ticket of a token, or false.
 local function ticket(token)
-  local text = waits[slot] ~= false and call('HGET', companion('tickets'), token)
+  local text = waits[key] ~= false and call('HGET', companion('tickets'), token)
   return text and ticket_of(token, text)
 end
 
@@ -40,7 +40,7 @@ end
 -- dropped tickets was met first.
 local function pick()
   local drops = {}
-  if waits[slot] == false then
+  if waits[key] == false then
     return drops
   end
   local tokens, texts = places(0, 1)
@@ -165,7 +165,7 @@ local function queue_up(token, term)
     position = living_ahead(newest[1] and call('ZCARD', queue) or 0)
   end
   return position, function()
-    waits[slot] = true
+    waits[key] = true
     if score then
       call('ZADD', queue, score, token)
     end

@@ -1,0 +1,90 @@
+//! What callers ask most often, in order: acquisitions begun and ended.
+//!
+//! The driver has the state in hand while it takes in a batch of answers. Callers on other threads need not
+//! wait for that: they leave their request here, and whoever locks the state next takes it in first
+//! (`Shared::state`), so that to everyone it looks as if it had been done at once.
+
+use super::{acquisition::Waiting, state::State};
+use crate::{clock, error::Error};
+use lockwarden_core::{
+    command::Acquire,
+    keeper::{HandleId, Keeping},
+};
+use std::task::Waker;
+use tokio::sync::{oneshot, watch};
+
+/// An acquisition that a caller has begun.
+pub(super) struct Begun {
+    pub(super) id: HandleId,
+    pub(super) ask: Acquire,
+    pub(super) keeping: Keeping,
+    pub(super) report: Option<watch::Sender<Waiting>>,
+    /// Hears the fence.
+    pub(super) reply: oneshot::Sender<Result<u64, Error>>,
+    pub(super) began_us: u64,
+}
+
+enum Request {
+    Begin(Begun),
+    /// The reply hears what became of a release.
+    Leave(HandleId, Option<oneshot::Sender<Result<(), Error>>>),
+}
+
+#[derive(Default)]
+pub(super) struct Inbox {
+    requests: Vec<Request>,
+    last_id: HandleId,
+    /// The driver's, until somebody has woken it.
+    pub(super) waker: Option<Waker>,
+    /// The driver has ended: nothing will be answered.
+    pub(super) closed: bool,
+}
+
+/// The id of a new acquisition, and who hears the fence.
+pub(super) type Beginning = (HandleId, oneshot::Receiver<Result<u64, Error>>);
+
+impl Inbox {
+    /// Begins an acquisition.
+    pub(super) fn begin(
+        &mut self,
+        ask: Acquire,
+        keeping: Keeping,
+        report: Option<watch::Sender<Waiting>>,
+    ) -> Result<Beginning, Error> {
+        if self.closed {
+            return Err(Error::Closed);
+        }
+        self.last_id += 1;
+        let (id, began_us) = (self.last_id, clock::now_us());
+        let (reply, receiver) = oneshot::channel();
+        self.requests.push(Request::Begin(Begun { id, ask, keeping, report, reply, began_us }));
+        Ok((id, receiver))
+    }
+
+    /// Ends an acquisition, granted or not.
+    pub(super) fn leave(
+        &mut self,
+        id: HandleId,
+        reply: Option<oneshot::Sender<Result<(), Error>>>,
+    ) {
+        if !self.closed {
+            self.requests.push(Request::Leave(id, reply));
+        }
+    }
+
+    /// Tells the state of all requests so far.
+    pub(super) fn take_in(&mut self, state: &mut State) {
+        if self.requests.is_empty() {
+            return;
+        }
+        // Whoever left a request has woken the driver for it; once is enough.
+        let waker = state.waker.take();
+        for request in self.requests.drain(..) {
+            match request {
+                Request::Begin(begun) => state.begin(begun),
+                Request::Leave(id, reply) => state.leave(id, reply),
+            }
+        }
+        state.waker = waker;
+    }
+}
