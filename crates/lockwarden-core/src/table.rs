@@ -131,7 +131,9 @@ pub struct Context<'a> {
     pub caller_run: &'a Run,
     /// How many listen on a session's own channel; at least 1: its link is up (R13).
     pub subscribers: &'a dyn Fn(&SessionId) -> u64,
-    /// How many listen on the common channel, the caller included (R5).
+    /// How many listen on the common channel, the caller included (R5); one more if the caller itself may
+    /// hold a lock, or have been granted one, beside what this very command asks for: it may believe in what
+    /// was flushed.
     pub in_common: u64,
     /// The rules in force.
     pub rules: Rules,

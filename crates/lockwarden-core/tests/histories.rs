@@ -206,7 +206,7 @@ fn flush(world: &mut World, scope: &Scope) -> Result<(), Violation> {
     let hears = world.conns.iter().position(|conn| conn.server_open && conn.subscribed);
     let Some(conn) = hears.filter(|_| world.may_flush()) else { return Ok(()) };
     world.apply(scope, Action::Flush)?;
-    world.execute(scope, conn, &Command::Beat)?;
+    world.execute(scope, conn, &Command::Beat, true)?;
     Ok(())
 }
 
@@ -219,7 +219,12 @@ fn revoke(world: &mut World, scope: &Scope, who: usize) -> Result<(), Violation>
         && world.table.meta.is_some()
     {
         let (token, session) = (key.token, None);
-        world.execute(scope, conn, &Command::Revoke { name, token, session, delayed: true })?;
+        world.execute(
+            scope,
+            conn,
+            &Command::Revoke { name, token, session, delayed: true },
+            true,
+        )?;
     }
     Ok(())
 }

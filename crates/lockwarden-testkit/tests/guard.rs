@@ -7,7 +7,7 @@ use lockwarden_testkit::{
     process::eventually,
     proxy::{NewConnections, Proxy},
     recorder::{Verdict, now_us},
-    servers::{Restart, Server, ServerKind},
+    servers::{META_KEY, Restart, Server, ServerKind},
     taker::{Options, SOON, Taker},
 };
 use std::time::Duration;
@@ -149,6 +149,30 @@ fn alone_on_a_server_there_is_no_wait() {
                 let guard = once().await.unwrap();
                 guard.release().await.unwrap();
             }
+        });
+    }
+}
+
+/// R5: a holder that is the only one there says that it may hold something: the epoch that it begins after a
+/// flush has its guard, and who comes then waits until the holder cannot believe any more.
+#[test]
+fn a_lone_holder_s_flush_means_the_guard() {
+    for kind in ServerKind::default_set() {
+        let server = Server::start(kind);
+        let up = || server.info("server", "uptime_in_seconds").unwrap().parse::<i64>().unwrap();
+        eventually(SOON, || up() >= 4);
+        runtime().block_on(async {
+            let a = Warden::connect(&server.url()).await.unwrap();
+            let held = a.lock("x").no_wait().acquire().await.unwrap();
+            server.cmd(&["FLUSHALL"]);
+            eventually(SOON, || server.cmd(&["HEXISTS", META_KEY, "epoch"]).int() == Some(1));
+            let b = Warden::connect(&server.url()).await.unwrap();
+            let error = b.lock("x").no_wait().acquire().await.unwrap_err();
+            assert!(matches!(error, Error::Guarded { .. }), "{kind}: {error}");
+            held.lost().await;
+            let next = b.lock("x").wait_for(Duration::from_secs(6)).acquire().await.unwrap();
+            assert!(next.fence() > held.fence(), "G2");
+            next.release().await.unwrap();
         });
     }
 }

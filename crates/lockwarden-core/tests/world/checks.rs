@@ -20,6 +20,8 @@ pub enum Planted {
     BeliefOf30s,
     /// A promoted replica gives its process's age as its uptime (see `Context::uptime_s`).
     ReplicaLooksOld,
+    /// Nobody says that it may hold something (R5).
+    SilentHolder,
 }
 
 fn broken<T>(guarantee: &'static str, what: String) -> Result<T, Violation> {
@@ -35,7 +37,9 @@ impl World {
     ) -> Box<dyn Iterator<Item = (&'a Name, &'a Token)> + 'a> {
         let (session, now_us) = (&self.sessions[index], self.clock(index));
         match scope.planted {
-            None | Some(Planted::ReplicaLooksOld) => Box::new(session.believed(now_us)),
+            None | Some(Planted::ReplicaLooksOld | Planted::SilentHolder) => {
+                Box::new(session.believed(now_us))
+            }
             Some(Planted::BeliefOf30s) => {
                 Box::new(session.owners.iter().filter_map(move |owner| {
                     let Owner::Holding { name, token, handle, told: true, .. } = owner else {
@@ -305,18 +309,14 @@ pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
 impl World {
     /// What G1 promises of FLUSHALL, and no more (see the decision record and the limits in
     /// `variants.rs`): whoever believes, or may on an answer that is under way, is heard of on the
-    /// common channel, and is not alone there; else the server passes for a fresh one (R5).
+    /// common channel, or says so itself; else the server passes for a fresh one (R5).
     pub fn may_flush(&self) -> bool {
         let known = |index: usize| match self.conn_of(index) {
             Some(conn) => self.conns[conn].server_open && self.conns[conn].subscribed,
             None => self.subscribers(&self.sessions[index].id) > 0,
         };
         let all = || 0..self.sessions.len();
-        let here = all().filter(|it| self.subscribers(&self.sessions[*it].id) > 0).count();
-        let wanted = all().any(|it| self.wants(it));
-        self.table.meta.is_some()
-            && (!wanted || here > 1 || self.sessions.len() == 1)
-            && all().all(|it| known(it) || !self.wants(it))
+        self.table.meta.is_some() && all().all(|it| known(it) || !self.wants(it))
     }
 
     /// And until the flush is noticed, by the next command of anyone, all stay so.

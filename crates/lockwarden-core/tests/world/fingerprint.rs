@@ -87,8 +87,8 @@ fn table(table: &Table, world: &World, to: &mut Normal) {
 fn owner(owner: &Owner, to: &mut Normal) {
     match owner {
         Owner::Idle => to.write_u8(0),
-        Owner::Waiting { name, token, patience, recheck_us } => {
-            (1_u8, name, token, patience).hash(to);
+        Owner::Waiting { name, token, patience, recheck_us, sent } => {
+            (1_u8, name, token, patience, sent).hash(to);
             // Overdue is overdue.
             to.mix(recheck_us.map_or(u64::MAX, |at| at.saturating_sub(to.now_us)));
         }

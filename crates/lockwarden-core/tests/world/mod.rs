@@ -431,6 +431,7 @@ impl World {
         scope: &Scope,
         conn: usize,
         command: &Command,
+        may_hold: bool,
     ) -> Result<(Option<Epoch>, Reply), Violation> {
         let now_us = self.server_us();
         self.table.expire(now_us);
@@ -449,7 +450,8 @@ impl World {
                     .conns
                     .iter()
                     .filter(|conn| conn.server_open && conn.subscribed)
-                    .count() as u64,
+                    .count() as u64
+                    + u64::from(may_hold && scope.planted != Some(Planted::SilentHolder)),
                 rules: scope.rules,
             };
             table.apply(&at, command)
@@ -476,7 +478,7 @@ impl World {
     fn server_reads(&mut self, scope: &Scope, index: usize) -> Result<(), Violation> {
         match self.conns[index].to_server.pop_front() {
             Some(Up::Call(call)) => {
-                let (epoch, reply) = self.execute(scope, index, &call.command)?;
+                let (epoch, reply) = self.execute(scope, index, &call.command, call.may_hold)?;
                 if let Command::Release { token, .. } | Command::Cancel { token, .. } =
                     &call.command
                     && reply != Reply::Stale

@@ -25,6 +25,8 @@ pub enum Owner {
         patience: Patience,
         /// When to ask again (R17); none: an answer is under way.
         recheck_us: Option<u64>,
+        /// It was sent once: a grant may be on its way.
+        sent: bool,
     },
     /// `told`: its caller may act; else it renews first (R22).
     Holding {
@@ -58,6 +60,8 @@ pub struct Call {
     pub sent_us: u64,
     pub tag: u64,
     pub command: Command,
+    /// See `Context::in_common`.
+    pub may_hold: bool,
 }
 
 /// What an owner hears.
@@ -120,7 +124,7 @@ impl Session {
         assert_eq!(self.owners[owner], Owner::Idle);
         self.asked += 1;
         self.owners[owner] =
-            Owner::Waiting { name, token, patience: wait, recheck_us: Some(now_us) };
+            Owner::Waiting { name, token, patience: wait, recheck_us: Some(now_us), sent: false };
         self.tick(now_us);
     }
 
@@ -392,7 +396,7 @@ impl Session {
         self.owners[index] = if told {
             Owner::Ending { name, token, cancel: false, sure_until_us: 0 }
         } else {
-            Owner::Waiting { name, token, patience, recheck_us: Some(now_us) }
+            Owner::Waiting { name, token, patience, recheck_us: Some(now_us), sent: true }
         };
         self.send_ending(now_us, index);
     }
@@ -449,7 +453,8 @@ impl Session {
 
     fn send_acquire(&mut self, now_us: u64, owner: usize) {
         let (lease_ms, grace_ms, party) = (self.lease_ms, self.grace_ms, self.party.clone());
-        let Owner::Waiting { name, token, patience, recheck_us } = &mut self.owners[owner] else {
+        let Owner::Waiting { name, token, patience, recheck_us, .. } = &mut self.owners[owner]
+        else {
             return;
         };
         if !self.linked {
@@ -473,6 +478,9 @@ impl Session {
             party,
         });
         self.send(now_us, 0, command);
+        if let Owner::Waiting { sent, .. } = &mut self.owners[owner] {
+            *sent = true;
+        }
     }
 
     fn send_renewal(&mut self, now_us: u64, renewed: HandleId, lease_ms: u64) {
@@ -499,8 +507,13 @@ impl Session {
     }
 
     fn send(&mut self, now_us: u64, tag: u64, command: Command) {
+        let may_hold = self.owners.iter().any(|owner| match owner {
+            Owner::Idle => false,
+            Owner::Waiting { sent, .. } => *sent,
+            Owner::Holding { .. } | Owner::Ending { .. } => true,
+        });
         if self.linked {
-            self.outbox.push(Call { sent_us: now_us, tag, command });
+            self.outbox.push(Call { sent_us: now_us, tag, command, may_hold });
         }
     }
 

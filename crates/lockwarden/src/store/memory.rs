@@ -79,7 +79,7 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn connect<'a>(&'a self, session: &'a SessionId) -> Connecting<'a> {
+    fn connect<'a>(&'a self, session: &'a SessionId, _may_hold: bool) -> Connecting<'a> {
         Box::pin(async move {
             let mut inner = self.inner();
             let link = inner.sessions.get(session).map_or(0, |inbox| inbox.link) + 1;
@@ -117,7 +117,7 @@ impl Link for MemoryLink {
         let run = Run::new("memory");
         let mut answers = Vec::with_capacity(calls.len());
         let mut messages = Vec::new();
-        for Call { id, command } in calls {
+        for Call { id, command, .. } in calls {
             let at = Moment {
                 now_us: clock::now_us(),
                 run: &run,

@@ -23,7 +23,9 @@ pub mod url;
 pub trait Store: Send + Sync + fmt::Debug {
     /// Opens a link for a session: subscribed, tested, and able to hear its own messages (R7, R10).
     /// Fails rather than waits; the caller decides about trying again.
-    fn connect<'a>(&'a self, session: &'a SessionId) -> Connecting<'a>;
+    ///
+    /// `may_hold`: as in [`Call::may_hold`]; a store may begin an epoch while it connects.
+    fn connect<'a>(&'a self, session: &'a SessionId, may_hold: bool) -> Connecting<'a>;
 
     /// Where the store is, without its password: for messages to people.
     fn place(&self) -> String;
@@ -44,6 +46,9 @@ pub struct Call {
     pub id: u64,
     /// What to do.
     pub command: Command,
+    /// The session may hold a lock, or have been granted one, beside what this very command asks for: it may
+    /// believe in what a flush has deleted (R5).
+    pub may_hold: bool,
 }
 
 /// A session's connection together with its subscription; one falls, both fall. Dropping it closes

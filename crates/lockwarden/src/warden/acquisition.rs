@@ -30,6 +30,8 @@ pub(super) struct Acquisition {
     pub(super) leaving: Option<Box<Leaving>>,
     /// Who wants to hear of it while it is held; few do, so that it costs the others little memory.
     pub(super) listeners: Option<Box<Listeners>>,
+    /// Its acquire left once: from then on it may be granted.
+    pub(super) was_sent: bool,
     /// When its timer is due, in µs; 0: it has none.
     pub(super) timer_us: u64,
 }

@@ -6,7 +6,7 @@ use crate::{
     clock,
     error::StoreError,
     random,
-    store::{Call, Connecting, Link, LinkEvent, Page},
+    store::{Connecting, Link, LinkEvent, Page},
 };
 use lockwarden_core::SessionId;
 use std::{
@@ -68,7 +68,11 @@ impl Driver {
 
     fn connect(&mut self) {
         let (shared, session) = (self.shared.clone(), self.session.clone());
-        self.line = Line::Connecting(Box::pin(async move { shared.store.connect(&session).await }));
+        let may_hold = shared.state().may_hold();
+        self.line =
+            Line::Connecting(Box::pin(
+                async move { shared.store.connect(&session, may_hold).await },
+            ));
     }
 
     /// The link is gone, or must go: it is closed before another is opened (R9).
@@ -198,7 +202,7 @@ impl Driver {
                 state.take_calls(CALLS_AT_ONCE)
             };
             if !calls.is_empty() {
-                link.send(calls.into_iter().map(|(id, command)| Call { id, command }).collect());
+                link.send(calls);
                 sent = true;
             }
         }

@@ -145,7 +145,7 @@ impl Settings {
         let host = process::hostname();
         let party = Arc::new(Party { label: label.into(), host, processes: processes.into() });
         let session = random::session_id()?;
-        let link = store.connect(&session).await?;
+        let link = store.connect(&session, false).await?;
         let watches = store.watches_processes() && !self.no_process_watch;
         let shared = Arc::new_cyclic(|weak| Shared {
             state: Mutex::new(State::new(

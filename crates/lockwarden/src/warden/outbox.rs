@@ -5,6 +5,7 @@ use super::state::{Listing, State};
 use crate::{
     clock,
     error::{Effect, Error, StoreError},
+    store::Call,
 };
 use lockwarden_core::{
     Command, Name, Reply, Token,
@@ -131,8 +132,10 @@ impl State {
     }
 
     /// Takes what may be sent now, at most `most` calls, and counts it as sent at this moment.
-    pub(super) fn take_calls(&mut self, most: usize) -> Vec<(u64, Command)> {
+    pub(super) fn take_calls(&mut self, most: usize) -> Vec<Call> {
         let now_us = clock::now_us();
+        // Before any of these was carried out: an epoch begins before the first of them.
+        let may_hold = self.may_hold();
         let mut calls = Vec::new();
         let mut later = VecDeque::new();
         while calls.len() < most
@@ -143,8 +146,14 @@ impl State {
                 continue;
             }
             let Some(command) = self.command(&purpose, now_us) else { continue };
-            let call = self.sent.push(Sent { purpose, sent_us: now_us });
-            calls.push((call, command));
+            if let Purpose::Acquire(id) = purpose
+                && let Some(acquisition) = self.acquisitions.get_mut(&id)
+                && !std::mem::replace(&mut acquisition.was_sent, true)
+            {
+                self.acquisitions_sent += 1;
+            }
+            let id = self.sent.push(Sent { purpose, sent_us: now_us });
+            calls.push(Call { id, command, may_hold });
         }
         while let Some(purpose) = later.pop_back() {
             self.outbox.push_front(purpose);
@@ -155,6 +164,11 @@ impl State {
     /// Is a call on the link that is not answered?
     pub(super) fn expects_answers(&self) -> bool {
         !self.sent.calls.is_empty()
+    }
+
+    /// May we hold a lock, or have been granted one (R5)?
+    pub(super) fn may_hold(&self) -> bool {
+        self.acquisitions_sent > 0
     }
 
     /// Has the link been of use: was its first beat heard?

@@ -48,6 +48,8 @@ pub(super) struct State {
     /// What must be sent, in order.
     pub(super) outbox: VecDeque<Purpose>,
     pub(super) sent: Flight,
+    /// How many acquisitions were sent once, and have not ended.
+    pub(super) acquisitions_sent: usize,
     /// The highest fence we have seen (R34).
     pub(super) floor: u64,
     /// The first beat of the link was heard: new work may go (R7).
@@ -87,6 +89,7 @@ impl State {
             timers: BTreeSet::new(),
             outbox: VecDeque::new(),
             sent: Flight::default(),
+            acquisitions_sent: 0,
             floor: 0,
             ready: false,
             down: None,
@@ -151,6 +154,7 @@ impl State {
             wait: Some(Box::new(wait)),
             leaving: None,
             listeners: None,
+            was_sent: false,
             timer_us: 0,
         };
         self.acquisitions.insert(id, acquisition);
@@ -314,6 +318,7 @@ impl State {
         self.keeper.link_down();
         self.outbox.clear();
         self.sent = Flight::default();
+        self.acquisitions_sent = 0;
         for (_, mut acquisition) in std::mem::take(&mut self.acquisitions) {
             for waker in acquisition.take_watchers() {
                 waker.wake();
@@ -404,7 +409,11 @@ impl State {
 
     pub(super) fn forget(&mut self, id: HandleId) {
         self.keeper.forget(id);
-        let Some(Acquisition { ask, timer_us, .. }) = self.acquisitions.remove(&id) else { return };
+        let Some(Acquisition { ask, timer_us, was_sent, .. }) = self.acquisitions.remove(&id)
+        else {
+            return;
+        };
+        self.acquisitions_sent -= usize::from(was_sent);
         self.timers.remove(&(timer_us, id));
         if ask.proof.is_empty() {
             self.ids.remove(&ask.token);

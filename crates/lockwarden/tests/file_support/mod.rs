@@ -43,7 +43,7 @@ pub struct Session {
 impl Session {
     pub async fn open(dir: &Path, id: &str) -> Result<Session, StoreError> {
         let store = FileStore::new(dir.to_owned());
-        let link = store.connect(&SessionId::new(id)).await?;
+        let link = store.connect(&SessionId::new(id), false).await?;
         Ok(Session { link, next: 0, messages: VecDeque::new() })
     }
 
@@ -61,7 +61,7 @@ impl Session {
         let wanted = commands.len();
         let calls = commands.into_iter().map(|command| {
             self.next += 1;
-            Call { id: self.next, command }
+            Call { id: self.next, command, may_hold: false }
         });
         self.link.send(calls.collect());
         let mut replies = Vec::new();

@@ -67,6 +67,8 @@ pub struct Session {
     pub cloned: usize,
     /// Why the link is closed.
     pub closed: Option<StoreError>,
+    /// It says that it may hold a lock.
+    pub may_hold: bool,
 }
 
 /// A runtime for links.
@@ -86,7 +88,7 @@ impl Session {
 
     pub fn on(runtime: &Arc<Runtime>, store: &RedisStore, id: &str) -> Result<Session, StoreError> {
         let id = SessionId::new(id);
-        let link = runtime.block_on(store.connect(&id))?;
+        let link = runtime.block_on(store.connect(&id, false))?;
         Ok(Session {
             id,
             runtime: runtime.clone(),
@@ -98,6 +100,7 @@ impl Session {
             messages: Vec::new(),
             cloned: 0,
             closed: None,
+            may_hold: false,
         })
     }
 
@@ -156,7 +159,8 @@ impl Session {
     pub fn send(&mut self, commands: Vec<Command>) -> Vec<u64> {
         let first = self.next_id;
         self.next_id += commands.len() as u64;
-        let calls = (first..).zip(commands).map(|(id, command)| Call { id, command });
+        let may_hold = self.may_hold;
+        let calls = (first..).zip(commands).map(|(id, command)| Call { id, command, may_hold });
         self.link.send(calls.collect());
         (first..self.next_id).collect()
     }

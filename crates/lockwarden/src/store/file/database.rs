@@ -61,6 +61,8 @@ pub(super) struct Site {
     pub(super) folder: Folder,
     /// The boot that this process runs in.
     pub(super) run: Run,
+    /// The session that connects may hold a lock of before (R5).
+    pub(super) may_hold: bool,
 }
 
 /// Where a link keeps its database: closed before a fork, opened again at the next use.

@@ -44,19 +44,28 @@ impl Database {
 
     /// What stands in `meta`, within a transaction. Where it is missing, or of another boot, a new
     /// epoch begins: nobody who held a lock in another boot is left.
-    pub(super) fn meta_or_new(&self, caller: &SessionId) -> Result<MetaRow, Failure> {
+    pub(super) fn meta_or_new(
+        &self,
+        caller: &SessionId,
+        may_hold: bool,
+    ) -> Result<MetaRow, Failure> {
         let old = self.meta()?;
         match old {
             Some(row) if row.meta.run == self.site().run => Ok(row),
-            old => self.begin_epoch(old, caller),
+            old => self.begin_epoch(old, caller, may_hold),
         }
     }
 
-    fn begin_epoch(&self, old: Option<MetaRow>, caller: &SessionId) -> Result<MetaRow, Failure> {
+    fn begin_epoch(
+        &self,
+        old: Option<MetaRow>,
+        caller: &SessionId,
+        may_hold: bool,
+    ) -> Result<MetaRow, Failure> {
         let site = self.site();
         // Whoever is connected without a `meta` may hold a lock of a database that was deleted. The
         // caller of a new database has no session yet (R5).
-        let mut in_common = 1;
+        let mut in_common = 1 + u64::from(may_hold);
         let fence = match &old {
             Some(row) => row.meta.fence,
             None => {
@@ -106,7 +115,7 @@ impl Database {
             let verdict: Option<String> =
                 self.row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
             match verdict.as_deref() {
-                Some("ok") => self.meta_or_new(caller).map(|_| ()),
+                Some("ok") => self.meta_or_new(caller, self.site().may_hold).map(|_| ()),
                 other => Err(Failure::Damaged(other.unwrap_or("no verdict").to_owned())),
             }
         })?;

@@ -49,7 +49,7 @@ use std::{
 ///
 /// # let dir = tempfile::tempdir().unwrap();
 /// let store = FileStore::new(dir.path().join("locks"));
-/// let link = store.connect(&SessionId::new("a-random-id")).await?;
+/// let link = store.connect(&SessionId::new("a-random-id"), false).await?;
 /// # drop(link);
 /// # Ok::<(), lockwarden::StoreError>(()) }).unwrap();
 /// ```
@@ -75,7 +75,7 @@ impl FileStore {
         FileStore { place: Place::new(&dir), dir, boot }
     }
 
-    async fn open(&self, session: &SessionId) -> Result<FileLink, StoreError> {
+    async fn open(&self, session: &SessionId, may_hold: bool) -> Result<FileLink, StoreError> {
         if self.boot.is_empty() {
             let detail = "/proc/sys/kernel/random/boot_id cannot be read: without it, nobody knows \
                           which holders outlived a restart of the machine";
@@ -91,6 +91,7 @@ impl FileStore {
             path: opened.database,
             folder: folder.clone(),
             run: Run::new(&self.boot),
+            may_hold,
         });
         let mut patience = Patience::default();
         let slot = loop {
@@ -117,8 +118,8 @@ impl FileStore {
 }
 
 impl Store for FileStore {
-    fn connect<'a>(&'a self, session: &'a SessionId) -> Connecting<'a> {
-        Box::pin(async move { Ok(Box::new(self.open(session).await?) as Box<dyn Link>) })
+    fn connect<'a>(&'a self, session: &'a SessionId, may_hold: bool) -> Connecting<'a> {
+        Box::pin(async move { Ok(Box::new(self.open(session, may_hold).await?) as Box<dyn Link>) })
     }
 
     fn place(&self) -> String {

@@ -9,7 +9,7 @@ use lockwarden_core::{
 use std::{fs, future::poll_fn, time::Duration};
 
 async fn call(link: &mut dyn Link, command: Command) -> Reply {
-    link.send(vec![Call { id: 1, command }]);
+    link.send(vec![Call { id: 1, command, may_hold: false }]);
     loop {
         let event = poll_fn(|cx| link.poll_event(cx));
         match tokio::time::timeout(Duration::from_secs(10), event).await.unwrap() {
@@ -34,7 +34,7 @@ fn acquire(token: &str, floor: u64) -> Command {
 }
 
 async fn connect(dir: &Path, boot: &str, session: &str) -> Box<dyn Link> {
-    FileStore::in_boot(dir, boot.into()).connect(&SessionId::new(session)).await.unwrap()
+    FileStore::in_boot(dir, boot.into()).connect(&SessionId::new(session), false).await.unwrap()
 }
 
 fn fence(reply: Reply) -> u64 {
@@ -97,7 +97,7 @@ async fn a_damaged_database_is_made_anew_after_a_restart_only() {
         damage.inflict(&path);
         let same = FileStore::in_boot(dir.path(), marked(dir.path()));
         if damage != Damage::Empty {
-            let error = same.connect(&SessionId::new("a")).await.err().unwrap().to_string();
+            let error = same.connect(&SessionId::new("a"), false).await.err().unwrap().to_string();
             assert!(error.contains("damaged"), "{error}");
         }
         let mut after = connect(dir.path(), &boot, "b").await;

@@ -54,7 +54,8 @@ pub(super) fn run(
         database.check()?;
         session.visible().map_err(|why| Failure::Fatal(database.site().hidden(why)))?;
         let caller = session.id();
-        let stored = database.meta_or_new(caller)?;
+        let may_hold = calls.iter().any(|call| call.may_hold);
+        let stored = database.meta_or_new(caller, may_hold)?;
         let mut turn = Turn::new(database, session, stored.clone());
         let before = turn.inbox(delivered)?;
         let mut messages = Messages::new();

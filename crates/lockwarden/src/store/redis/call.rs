@@ -133,7 +133,8 @@ impl Writer {
         for name in calls.iter().filter_map(|call| call.command.name()) {
             resp::argument_of(out, &[prefix, name.as_str().as_bytes()]);
         }
-        self.context_of(out, guard_ms, &terms);
+        let may_hold = calls.iter().any(|call| call.may_hold);
+        self.context_of(out, guard_ms, may_hold, &terms);
         let mut terms = std::mem::take(&mut self.terms);
         let mut numbers = terms.iter();
         for call in calls {
@@ -166,11 +167,17 @@ impl Writer {
         resp::argument(out, self.keyspace.meta.as_bytes());
     }
 
-    fn context_of(&mut self, out: &mut BytesMut, guard_ms: u64, terms: &[&Acquire]) {
+    fn context_of(
+        &mut self,
+        out: &mut BytesMut,
+        guard_ms: u64,
+        may_hold: bool,
+        terms: &[&Acquire],
+    ) {
         resp::argument(out, self.session.as_str().as_bytes());
         resp::argument(out, self.run.as_bytes());
         resp::argument_number(out, guard_ms);
-        resp::argument(out, self.keyspace.common.as_bytes());
+        resp::argument(out, if may_hold { b"" } else { self.keyspace.common.as_bytes() });
         // A self-test finds out.
         let hears = !self.beats_by_message && self.run != script::SELF_TEST;
         resp::argument_number(out, u64::from(hears));

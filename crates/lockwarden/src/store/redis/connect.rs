@@ -426,6 +426,6 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
         Command::Cancel { name, token: second, proof: session.as_str().into() },
         Command::Beat,
     ];
-    let call = |(id, command)| Call { id, command };
+    let call = |(id, command)| Call { id, command, may_hold: false };
     (0..).zip(commands).map(call).collect()
 }

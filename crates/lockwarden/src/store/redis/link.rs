@@ -508,7 +508,7 @@ mod tests {
             let store = RedisStore::new(settings).unwrap();
             let mut link = connect::connect(&store, &SessionId::new("A")).await.unwrap();
             let beat = async |link: &mut RedisLink| {
-                link.send(vec![Call { id: 1, command: Command::Beat }]);
+                link.send(vec![Call { id: 1, command: Command::Beat, may_hold: false }]);
                 loop {
                     match poll_fn(|cx| link.poll_event(cx)).await {
                         LinkEvent::Answers { epoch, mut answers } => {

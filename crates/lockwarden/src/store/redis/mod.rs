@@ -1,11 +1,10 @@
 //! The Redis store: locks on one Redis or Valkey server, 4.0 and later.
 //!
-//! A lock is a plain string key whose value is the token, exactly as other lock clients write it;
-//! what else we know about it stands in companion keys (`keys`). All that changes state is one Lua
-//! script (`script`, `scripts/`), which carries out a batch of commands per call and mirrors
-//! `lockwarden_core::table`. This module must not decide anything about locks: it writes commands
-//! (`call`), reads answers (`answer`, `message`), and keeps one link (`link`), which never mends
-//! itself.
+//! A lock is a plain string key with an expiry, as other lock clients write it; its record stands in the
+//! value, and its queue in companion keys (`keys`). All that changes state is one Lua script (`script`,
+//! `scripts/`), which carries out a batch of commands per call and mirrors `lockwarden_core::table`. This
+//! module must not decide anything about locks: it writes commands (`call`), reads answers (`answer`,
+//! `message`), and keeps one link (`link`), which never mends itself.
 
 mod answer;
 mod call;
@@ -144,7 +143,8 @@ impl fmt::Debug for RedisStore {
 }
 
 impl Store for RedisStore {
-    fn connect<'a>(&'a self, session: &'a SessionId) -> Connecting<'a> {
+    /// Connecting leaves `meta` alone, so that no epoch begins here.
+    fn connect<'a>(&'a self, session: &'a SessionId, _may_hold: bool) -> Connecting<'a> {
         Box::pin(async move {
             let link = connect::connect(self, session).await?;
             Ok(Box::new(link) as Box<dyn Link>)

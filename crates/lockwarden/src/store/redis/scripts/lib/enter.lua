@@ -2,9 +2,12 @@
 -- False: the caller speaks of a run that is over. (Where the caller and meta agree and no guard runs,
 -- `batch.lua` has seen to it.)
 
--- Is nobody connected who might hold a lock that was flushed? A caller whose own subscription is gone
--- is not among those counted: the one there is another.
+-- Is nobody there who might hold a lock that was flushed? A caller that may hold one itself says so. One
+-- whose own subscription is gone is not among those counted: the one there is another.
 local function is_alone()
+  if ARGV[4] == '' then
+    return false
+  end
   local others = call('PUBSUB', 'NUMSUB', ARGV[4])[2]
   if subscribers(session) > 0 then
     others = others - 1

@@ -10,7 +10,7 @@
 -- ARGV[2]    the run that the caller read when it connected (R4); `?`: it could not (R5); empty: a
 --            self-test, which leaves meta alone (R10)
 -- ARGV[3]    how long nothing may be granted, whatever meta says, in ms (R5, callers that are blind)
--- ARGV[4]    the common channel
+-- ARGV[4]    the common channel; empty: whoever else is there, the caller itself may hold a lock (R5)
 -- ARGV[5]    1: the caller's subscription stands on this very connection (RESP3), so that whoever calls is
 --            subscribed (R11)
 -- ARGV[6]    how many forms follow: none, or one for each lock's key (see `companion`)
