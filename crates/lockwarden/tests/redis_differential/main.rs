@@ -486,7 +486,7 @@ fn cases() -> u32 {
     if std::env::var_os("LOCKWARDEN_TEST_LONG").is_some_and(|long| long == "1") {
         5_000
     } else {
-        64
+        400
     }
 }
 

@@ -147,25 +147,33 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 /// One holds, others wait; links end, the epoch or the clock changes; one gives back or asks again.
 fn story() -> impl Strategy<Value = Vec<Op>> {
-    let turn = prop::sample::select(vec![0, 1, 2, 3, 4, 5]);
+    let turn = prop::sample::select(vec![0, 1, 2, 2, 2, 3, 4, 5]);
+    let end = prop::sample::select(vec![0, 0, 0, 1, 2, 3, 4, 5]);
     let step_ms = prop::sample::select(vec![300, 2_600, 3_300, 6_000]);
     let delayed = prop::bool::ANY;
-    (lock(), 0..3_usize, prop::collection::vec(turn, 0..4), step_ms, 0..6_usize, delayed).prop_map(
-        |(lock, holder, turns, step_ms, end, delayed)| {
+    // How the first waits, and whether it queues twice, by two tokens.
+    let wait = prop_oneof![2 => Just(Wait::Forever), 1 => Just(Wait::For(2_000))];
+    let twice = prop::bool::weighted(0.3);
+    (lock(), 0..3_usize, prop::collection::vec(turn, 0..4), step_ms, end, delayed, (wait, twice))
+        .prop_map(|(lock, holder, turns, step_ms, end, delayed, (wait, twice))| {
             let (first, second) = ((holder + 1) % 3, (holder + 2) % 3);
-            let ask = |wait, lease_ms| Ask::Acquire {
+            let ask_by = |by, wait, lease_ms| Ask::Acquire {
                 lock,
-                by: 0,
+                by,
                 proof: false,
                 wait,
                 lease_ms,
                 grace_ms: 3_000,
                 floor: Floor::None,
             };
+            let ask = |wait, lease_ms| ask_by(0, wait, lease_ms);
             let renews = Op::Alone(holder, Ask::Renew { lock, by: 0, lease_ms: 30_000 });
             let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2)];
             ops.push(Op::Alone(holder, ask(Wait::No, 30_000)));
-            ops.push(Op::Alone(first, ask(Wait::Forever, 30_000)));
+            ops.push(Op::Alone(first, ask(wait, 30_000)));
+            if twice {
+                ops.push(Op::Alone(first, ask_by(3, Wait::Forever, 30_000)));
+            }
             ops.push(Op::Alone(second, ask(Wait::Forever, 5_000)));
             ops.extend(turns.into_iter().map(|turn| match turn {
                 0 => Op::Cut(holder),
@@ -195,8 +203,7 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
             });
             ops.push(Op::Batch(second, vec![Ask::Show { lock }]));
             ops
-        },
-    )
+        })
 }
 
 /// The command itself.

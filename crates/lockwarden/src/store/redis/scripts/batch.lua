@@ -84,10 +84,10 @@ if easy then
 end
 
 -- What was released here: it is deleted together, and before anything else looks at it.
-local doomed, doomed_count, is_doomed = {}, 0, {}
+local doomed, doomed_count = {}, 0
 local function delete_doomed()
   call('DEL', unpack(doomed))
-  doomed, doomed_count, is_doomed = {}, 0, {}
+  doomed, doomed_count = {}, 0
 end
 
 -- Packing costs more than joining what is packed already, and every new string costs by its length. How
@@ -122,9 +122,6 @@ while word do
   elseif word == 'acquire' then
     local term = terms[ARGV[at + 2]]
     if quiet and not waits[its_key] and not values[its_key] and term.floor <= now and term.proof == '' then
-      if is_doomed[its_key] then
-        delete_doomed()
-      end
       local new_fence = fence + 1
       if now > new_fence then
         new_fence = now
@@ -145,7 +142,7 @@ while word do
       end
       local text = (heads[#token] or head_of(token)) .. token .. fence_head .. char(new_fence - fence_base)
         .. rest
-      -- NX tells a free key from one that is taken or of another type.
+      -- NX tells a free key from one that is taken, of another type, or released in this very call.
       local set = try('SET', its_key, text, 'PX', lease, 'NX')
       if set and set.ok then
         fence, fence_grew = new_fence, true
@@ -164,7 +161,6 @@ while word do
         if quiet and not waits[its_key] then
           doomed_count = doomed_count + 1
           doomed[doomed_count] = its_key
-          is_doomed[its_key] = true
           values[its_key], records[its_key] = false, nil
           last = last + 1
           reply[last] = 15 --[[RELEASED]]
