@@ -165,6 +165,15 @@ impl Session {
         (first..self.next_id).collect()
     }
 
+    /// Sends commands as one batch, which must all be carried out.
+    #[track_caller]
+    pub fn all(&mut self, commands: Vec<Command>) {
+        let calls = self.send(commands);
+        for answer in self.answers_to(&calls) {
+            answer.unwrap();
+        }
+    }
+
     /// Sends commands as one batch, and waits for their answers.
     #[track_caller]
     pub fn batch(&mut self, commands: Vec<Command>) -> Vec<Result<Reply, StoreError>> {

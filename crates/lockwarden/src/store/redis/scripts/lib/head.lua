@@ -26,7 +26,8 @@
 -- would cost more than a command does. So they are made in `machine`, when the first command comes
 -- that needs them; the common cases of the common commands are in `batch.lua` itself, and those of a call of
 -- one command in `alone.lua`.
-if redis.replicate_commands then
+-- Redis 7 and later replicate effects anyway.
+if not redis.REDIS_VERSION_NUM and redis.replicate_commands then
   redis.replicate_commands()
 end
 
