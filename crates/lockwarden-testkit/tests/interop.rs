@@ -246,6 +246,39 @@ fn c05_a_value_of_any_bytes() {
     });
 }
 
+/// C28: a value that begins as ours do, and is no record, is a foreign client's: waited for, shown, never a broken
+/// link. One of a newer version is an error that says so.
+#[test]
+fn c28_values_that_look_like_ours() {
+    on_every_server(|server, protocol| async move {
+        let warden = connect(&server, protocol).await;
+        let mut raw = server.raw();
+        for rest in [
+            &b""[..],
+            b"hello",
+            b"\x01",
+            b"\x01\xa1",
+            b"\x01\xa1s\xa1t",
+            b"\x01\xc0\xc0\xc0\xc0\xc0\xc0\xc0\xc0\xc0\xc0",
+        ] {
+            let value = [b"lockwarden:", rest].concat();
+            let set: [&[u8]; 5] = [b"SET", b"x", &value, b"PX", b"60000"];
+            assert!(raw.cmd(&set).is_ok());
+            is_foreign(&warden, "x").await;
+            let error = warden.lock("x").wait_for(MS(50)).acquire().await.unwrap_err();
+            assert_eq!(error.code(), "timed_out", "{value:?}: {error}");
+            let holder = warden.show("x").await.unwrap().holder.unwrap();
+            assert_eq!(holder.token.as_bytes(), value);
+            warden.revoke("x", &holder.token, false).await.unwrap();
+            warden.lock("x").no_wait().acquire().await.unwrap().release().await.unwrap();
+        }
+        raw.cmd(&[&b"SET"[..], b"x", b"lockwarden:\x02\xa1s", b"PX", b"60000"]);
+        let error = warden.lock("x").no_wait().acquire().await.unwrap_err();
+        assert!(error.to_string().contains("another schema: 2"), "{error}");
+        assert!(warden.lock("y").no_wait().acquire().await.is_ok());
+    });
+}
+
 /// C28: a hash or a list at the lock's key is an error of its own, not busy, whether one waits or
 /// not; and it is not touched.
 #[test]

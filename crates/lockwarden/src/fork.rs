@@ -1,9 +1,6 @@
 //! Forks are noticed: a child holds nothing of its parent's (R24).
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU32, Ordering},
-};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// What runs around a fork.
 pub(crate) type Handler = extern "C" fn();
@@ -23,14 +20,20 @@ pub(crate) fn watch(before: Option<Handler>, parent: Option<Handler>, child: Han
 /// asked whenever a caller touches a warden. A child that was made around the C library, by a bare `clone`, is
 /// not told from its parent.
 pub(crate) fn generation() -> u32 {
+    const UNKNOWN: u8 = 0;
+    const WATCHED: u8 = 1;
+    const REFUSED: u8 = 2;
     static GENERATION: AtomicU32 = AtomicU32::new(0);
-    static WATCHED: OnceLock<bool> = OnceLock::new();
+    // No lock, which another thread may have in hand when a child is forked. If two come at once the forks
+    // are counted twice.
+    static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
     extern "C" fn count() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
     }
-    if *WATCHED.get_or_init(|| watch(None, None, count)) {
-        GENERATION.load(Ordering::Relaxed)
-    } else {
-        std::process::id()
+    let mut state = STATE.load(Ordering::Acquire);
+    if state == UNKNOWN {
+        state = if watch(None, None, count) { WATCHED } else { REFUSED };
+        STATE.store(state, Ordering::Release);
     }
+    if state == WATCHED { GENERATION.load(Ordering::Relaxed) } else { std::process::id() }
 }

@@ -99,6 +99,7 @@ fn c36_out_of_memory() {
         let mut session = Session::connect(settings, "A");
         session.ask(acquire("held", "t", Wait::No));
         session.ask(acquire("held", "u", Wait::Forever));
+        session.ask(acquire("held", "v", Wait::Forever));
         assert!(server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).is_ok());
         for wait in [Wait::No, Wait::Forever] {
             let error = session.try_ask(acquire("new", "t", wait)).unwrap_err();
@@ -115,9 +116,15 @@ fn c36_out_of_memory() {
         assert_eq!(trouble(replies[0].as_ref().unwrap_err()), Trouble::OutOfMemory);
         assert_eq!(replies[1], Ok(Reply::Released));
         assert!(matches!(session.message(), Message::Grant { .. }), "handed on all the same");
+        let replies = session.batch(vec![acquire("new", "t", Wait::No), show("held")]);
+        assert_eq!(trouble(replies[0].as_ref().unwrap_err()), Trouble::OutOfMemory);
+        assert!(matches!(replies[1], Ok(Reply::Shown(_))), "{:?}", replies[1]);
+        // So too in a call of its own.
+        assert_eq!(session.ask(release("held", "u")), Reply::Released);
+        assert!(matches!(session.message(), Message::Grant { .. }), "handed on all the same");
         assert!(server.cmd(&["CONFIG", "SET", "maxmemory", "0"]).is_ok());
         assert!(matches!(session.ask(acquire("new", "t", Wait::No)), Reply::Granted { .. }));
-        session.batch(vec![release("new", "t"), release("held", "u")]);
+        session.batch(vec![release("new", "t"), release("held", "v")]);
         // Meta alone; whom we asked is remembered for a second.
         eventually(SOON, || server.cmd(&["DBSIZE"]).int() == Some(1));
     });

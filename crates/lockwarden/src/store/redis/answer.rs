@@ -320,7 +320,8 @@ impl Fields {
     }
 
     fn session(&mut self) -> Result<SessionId, Malformed> {
-        Ok(SessionId::new(self.text()?.as_str()?))
+        // What a foreign client wrote is no reason to break the link.
+        Ok(SessionId::new(&String::from_utf8_lossy(&self.text()?.0)))
     }
 }
 

@@ -296,13 +296,13 @@ impl RedisLink {
             }
             Value::Error(error) if error.starts_with(b"NOSCRIPT") => {
                 // Before those that were written behind it, which came back before it did.
-                self.untaught.push_back(calls);
+                self.untaught.push_back(late(calls).collect());
                 self.teach();
             }
             // The server checks the rights to all keys of a call before it carries out any of it: each
             // command stands for itself (R12).
             Value::Error(error) if error.starts_with(b"NOPERM") && calls.len() > 1 => {
-                self.untaught.extend(calls.into_iter().map(|call| vec![call]));
+                self.untaught.extend(late(calls).map(|call| vec![call]));
                 self.teach();
             }
             Value::Error(error) => {
@@ -399,6 +399,11 @@ fn look(frame: &Value) -> Result<Look, &[u8]> {
 
 fn is_about_a_command(error: &[u8]) -> bool {
     error.windows(7).any(|word| word == b"command")
+}
+
+/// Calls that are sent again: what was sent behind them may have been granted meanwhile (R5).
+fn late(calls: Vec<Call>) -> impl Iterator<Item = Call> {
+    calls.into_iter().map(|call| Call { may_hold: true, ..call })
 }
 
 fn scan_page(frame: &Value) -> Option<(u64, Vec<Bytes>)> {

@@ -47,6 +47,8 @@ if is_settled and KEYS[2] and not KEYS[3] and ARGV[6] == '0' then
           new_fence = floor + 1
         end
         local fence_text = string.format('%.0f', new_fence)
+        -- Deleting comes first: it needs no memory, and what follows is not refused for the lack of it (R12).
+        call('DEL', its_key)
         call('SET', its_key, 'lockwarden:' .. pack(1 --[[SCHEMA]], to, next_token, new_fence, 0, lease,
           sub(run, 1, 16), proof, now, grace, party), 'PX', lease)
         call('ZREM', queue_name, next_token)
@@ -69,7 +71,7 @@ if is_settled and KEYS[2] and not KEYS[3] and ARGV[6] == '0' then
       end
     end
   elseif ARGV[7] == '1' and ARGV[14] == 'acquire' and not ARGV[17] and ARGV[8] == ''
-    and tonumber(ARGV[12]) <= now
+    and tonumber(ARGV[12]) < now
     and call('EXISTS', queue_name) == 0
     and (ARGV[5] == '1' or call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2] > 0) then
     local lease = ARGV[10]

@@ -27,11 +27,13 @@ local function revoke(token, meant, delayed)
   local after = call('PTTL', key)
   if after < 0 or after > 3000 --[[W_MS]] then
     after = 3000 --[[W_MS]]
-    call('PEXPIRE', key, after)
   end
+  local left = after > 0 and after or 1
+  -- First, for it needs no memory, and what follows a write is not refused for the lack of it.
+  call('PEXPIRE', key, left)
   if it then
     it.revoked = 1
-    write(it, after > 0 and after or 1)
+    write(it, left)
   end
   notify(after)
   answer(17 --[[REVOKED]], after)

@@ -29,13 +29,25 @@ local function known_schema(schema)
   end
 end
 
--- What a packed record says.
+-- What a packed record says. An error if it is none.
 local function record_of(text)
   local it = {}
   local schema
   schema, it.session, it.token, it.fence, it.revoked, it.lease, it.run, it.proof, it.since, it.grace,
     it.party = unpack_packed(text)
   known_schema(schema)
+  for name, expected in pairs({
+    session = 'string', token = 'string', fence = 'number', revoked = 'number', lease = 'number',
+    run = 'string', proof = 'string', since = 'number', grace = 'number', party = 'string',
+  }) do
+    if type(it[name]) ~= expected then
+      error('LOCKWARDEN a record without its ' .. name)
+    end
+  end
+  -- What is not positive would delete the key (R14).
+  if it.lease < 1 or it.grace < 1 or it.fence < 0 or it.since < 0 then
+    error('LOCKWARDEN a record with a number out of its range')
+  end
   return it
 end
 
@@ -50,7 +62,15 @@ local function record()
     return nil
   end
   if sub(text, 1, 11) == 'lockwarden:' then
-    it = record_of(sub(text, 12))
+    local schema = byte(text, 12)
+    if schema == 1 --[[SCHEMA]] then
+      local ok, found = pcall(record_of, sub(text, 12))
+      -- What cannot be read is what a foreign client wrote.
+      it = ok and found
+    elseif schema and schema < 32 then
+      known_schema(schema)
+    end
+    it = it or false
   else
     local companion_text = call('GET', companion('record'))
     it = companion_text and record_of(companion_text)
@@ -101,9 +121,10 @@ local function grant(it)
   if it.floor >= new_fence then
     new_fence = it.floor + 1
   end
-  fence, fence_grew = new_fence, true
   it.fence, it.revoked, it.run, it.since = new_fence, 0, short_run, now
   write(it, it.lease)
+  -- Not before it is written: without memory it is not (R12).
+  fence, fence_grew = new_fence, true
   return new_fence
 end
 
