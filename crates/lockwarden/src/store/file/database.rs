@@ -23,7 +23,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The number of what stands in the database. Another number is refused, and nothing changed.
+/// The number of what stands in the database. A higher number is refused, and nothing changed; so is a lower
+/// one while somebody uses the store, else the database is made anew: what no living session holds is free.
 pub(super) const SCHEMA: i64 = 2;
 /// Pages in the log before they are written back: few, because the first process to open the
 /// database after a pause reads the whole log. Nothing waits for a disk either way.
@@ -201,9 +202,15 @@ impl Database {
             other => {
                 let detail = format!(
                     "its database has schema {other}, and this version of Lockwarden knows {SCHEMA}; \
-                     use the version that made it, or another directory with --store"
+                     use the version that made it, end the programs of an earlier one, or use another \
+                     directory with --store"
                 );
-                return Err(Failure::Fatal(site.place.denied(detail)));
+                let error = site.place.denied(detail);
+                return Err(if other < SCHEMA {
+                    Failure::Outdated(error)
+                } else {
+                    Failure::Fatal(error)
+                });
             }
         }
         database.batch(&format!(

@@ -9,14 +9,17 @@ use super::{
     fail::{Failure, from_io},
     place::make_database,
 };
-use crate::{error::Trouble, process};
+use crate::{
+    error::{StoreError, Trouble},
+    process,
+};
 use lockwarden_core::{
     Rules, SessionId,
     table::{Context, enter},
 };
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, OnceLock},
 };
 
@@ -35,7 +38,11 @@ impl Database {
     pub(super) fn open(site: &Arc<Site>, caller: &SessionId) -> Result<Database, Failure> {
         match Database::reopen(site).and_then(|database| database.adopt(caller)) {
             Err(Failure::Damaged(detail)) => {
-                Database::discard(site, &detail)?;
+                Database::discard_damaged(site, &detail)?;
+                Database::reopen(site)?.adopt(caller)
+            }
+            Err(Failure::Outdated(error)) => {
+                Database::discard_outdated(site, error)?;
                 Database::reopen(site)?.adopt(caller)
             }
             opened => opened,
@@ -123,7 +130,7 @@ impl Database {
     }
 
     /// Deletes a damaged database, if it is one of an earlier boot: then nothing in it counts.
-    fn discard(site: &Site, damage: &str) -> Result<(), Failure> {
+    fn discard_damaged(site: &Site, damage: &str) -> Result<(), Failure> {
         let damaged = |why: &str| {
             let detail = format!(
                 "{} is damaged ({damage}){why}; once nobody uses the store, delete its directory",
@@ -131,34 +138,69 @@ impl Database {
             );
             Failure::Fatal(site.place.unavailable(Trouble::Protocol, detail))
         };
-        let failed = |what: &str, path: &Path, error: std::io::Error| {
-            Failure::Fatal(from_io(&site.place, what, path, &error))
-        };
         let marker = site.marker();
-        // One at a time; and under the lock, once more: it may be another's new database by now.
-        let file = fs::File::open(&marker)
-            .map_err(|_| damaged(", and there is no mark that it was ever a store of locks"))?;
-        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(Failure::Busy);
-        }
-        let boot = fs::read_to_string(&marker).map_err(|error| failed("read", &marker, error))?;
+        let _alone = site.lock_marker().map_err(|failure| {
+            failure.unwrap_or_else(|| {
+                damaged(", and there is no mark that it was ever a store of locks")
+            })
+        })?;
+        let boot = fs::read_to_string(&marker)
+            .map_err(|error| Failure::Fatal(from_io(&site.place, "read", &marker, &error)))?;
         if boot == site.run.as_str() {
             return Err(damaged(""));
         }
-        tracing::warn!(
-            store = site.place.as_str(),
-            damage,
-            "a database of an earlier boot is damaged; it is made anew"
-        );
-        for path in [site.beside("-wal"), site.beside("-shm"), site.path.clone()] {
+        let store = site.place.as_str();
+        tracing::warn!(store, damage, "a database of an earlier boot is damaged; it is made anew");
+        site.make_anew()
+    }
+
+    /// Deletes the database of an earlier version, if no session of the store is alive: what dead sessions
+    /// held is free. Who connects with the earlier version meanwhile is seen by the epoch that then begins,
+    /// which has its guard (R5), and finds its file gone (R41).
+    fn discard_outdated(site: &Arc<Site>, error: StoreError) -> Result<(), Failure> {
+        let _alone = match site.lock_marker() {
+            Ok(file) => file,
+            Err(failure) => return Err(failure.unwrap_or(Failure::Fatal(error))),
+        };
+        match Database::reopen(site) {
+            Err(Failure::Outdated(_)) => {}
+            // Another has made it anew.
+            reopened => return reopened.map(|_| ()),
+        }
+        // Silence is no proof, and too many to ask are too many (R18).
+        let in_use = site.folder.sessions(SWEPT_SESSIONS).map_or(true, |sessions| {
+            sessions.len() >= SWEPT_SESSIONS || sessions.iter().any(|id| site.folder.alive(id))
+        });
+        if in_use {
+            return Err(Failure::Fatal(error));
+        }
+        let store = site.place.as_str();
+        tracing::warn!(store, "a database of an earlier version is not in use; it is made anew");
+        site.make_anew()
+    }
+}
+
+impl Site {
+    /// Lets one at a time discard the database; whoever comes after must look again, for it may be another's
+    /// new one by then. No failure: there is no marker, so that it was never taken over by anyone.
+    fn lock_marker(&self) -> Result<fs::File, Option<Failure>> {
+        let file = fs::File::open(self.marker()).map_err(|_| None)?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(file),
+            Err(_) => Err(Some(Failure::Busy)),
+        }
+    }
+
+    fn make_anew(&self) -> Result<(), Failure> {
+        for path in [self.beside("-wal"), self.beside("-shm"), self.path.clone()] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(failed("remove", &path, error));
+                    return Err(Failure::Fatal(from_io(&self.place, "remove", &path, &error)));
                 }
                 _ => {}
             }
         }
-        make_database(&site.path, &site.place).map_err(Failure::Fatal)
+        make_database(&self.path, &self.place).map_err(Failure::Fatal)
     }
 }
 

@@ -53,6 +53,8 @@ pub(super) enum Failure {
     Busy,
     /// The database's own structure is broken.
     Damaged(String),
+    /// An earlier version made the database; what to say of that while somebody uses it.
+    Outdated(StoreError),
     /// Nothing was applied; the link stays.
     Refused(StoreError),
     /// The link is over.
@@ -65,7 +67,7 @@ impl Failure {
         match self {
             Failure::Busy => place.unavailable(Trouble::Blocked, "the database is busy".into()),
             Failure::Damaged(detail) => place.unavailable(Trouble::Protocol, detail),
-            Failure::Refused(error) | Failure::Fatal(error) => error,
+            Failure::Outdated(error) | Failure::Refused(error) | Failure::Fatal(error) => error,
         }
     }
 }
