@@ -167,8 +167,9 @@ fn c46_the_release_is_tried_again() {
     let script = format!("echo > ready; {}; exit 3", until("go"));
     let runner = site.running(&["x", "--lease", "60s"], &script);
     cut_off(&proxy);
-    std::thread::sleep(Duration::from_millis(500));
     site.write("go");
+    // The store stays away for longer than one try takes, and for less than the patience: what is tried is
+    // the length.
     std::thread::sleep(Duration::from_secs(1));
     proxy.heal();
     let back = Instant::now();

@@ -336,11 +336,8 @@ enum Tested {
 
 impl<'a> SelfTest<'a> {
     fn new(store: &'a RedisStore, session: &SessionId) -> SelfTest<'a> {
-        let of_store = &store.keyspace;
-        // The prefix makes the name a reserved one.
-        let keyspace = of_store.for_self_test();
         let writer = Writer::new(
-            Arc::new(keyspace),
+            Arc::new(store.keyspace.for_self_test()),
             session.clone(),
             script::SELF_TEST,
             String::new(),

@@ -390,15 +390,14 @@ fn look(frame: &Value) -> Result<Look, &[u8]> {
         Value::Text(text) if text.as_ref() == LOCK_HEAD => Ok(Look::Lock),
         Value::Text(text) if !text.is_empty() => Ok(Look::Text),
         // The user may not read keys at all; of a single key it is no matter of ours.
-        Value::Error(error) if error.starts_with(b"NOPERM") && is_about_a_command(error) => {
+        Value::Error(error)
+            if error.starts_with(b"NOPERM")
+                && !trouble::is_about_a_key(&String::from_utf8_lossy(error)) =>
+        {
             Err(error)
         }
         _ => Ok(Look::Other),
     }
-}
-
-fn is_about_a_command(error: &[u8]) -> bool {
-    error.windows(7).any(|word| word == b"command")
 }
 
 /// Calls that are sent again: what was sent behind them may have been granted meanwhile (R5).

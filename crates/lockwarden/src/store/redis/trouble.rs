@@ -70,6 +70,11 @@ fn kind(text: &str) -> Kind {
     Kind::Trouble(Trouble::Protocol)
 }
 
+/// Is a refusal one of a key, and not of a command?
+pub(super) fn is_about_a_key(refusal: &str) -> bool {
+    refusal.contains("key") && !refusal.contains("command")
+}
+
 impl Context {
     /// The server refused a request as a whole: nothing was done.
     pub(super) fn refused(&self, error: &[u8]) -> StoreError {
@@ -106,7 +111,7 @@ impl Context {
                 "user {user} lacks the channel permission &lockwarden:* ({error}): \
                  ACL SETUSER {user} &lockwarden:*"
             )
-        } else if error.contains("key") && !error.contains("command") {
+        } else if is_about_a_key(error) {
             format!(
                 "user {user} may not use a key ({error}): \
                  ACL SETUSER {user} ~lockwarden:* and ~ with the names of the locks"

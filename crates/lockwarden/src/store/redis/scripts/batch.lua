@@ -117,9 +117,7 @@ while word do
     its_key = KEYS[named]
   end
   local done = false
-  if not easy then
-    done = false
-  elseif word == 'acquire' then
+  if easy and word == 'acquire' then
     local term = terms[ARGV[at + 2]]
     if quiet and not waits[its_key] and not values[its_key] and term.floor <= now and term.proof == '' then
       local new_fence = fence + 1
@@ -152,7 +150,7 @@ while word do
         done = true
       end
     end
-  elseif word == 'release' or word == 'renew' then
+  elseif easy and (word == 'release' or word == 'renew') then
     local held = values[its_key]
     local head = heads[#token] or head_of(token)
     local from = #head + 1
