@@ -255,9 +255,7 @@ pub fn actions(world: &World, scope: &Scope, out: &mut Vec<Action>) {
     }
     for (index, conn) in world.conns.iter().enumerate() {
         let stays = world.must_stay();
-        let closes = matches!(conn.to_server.front(), Some(Up::Close));
-        let held_back = closes && stays;
-        if !conn.to_server.is_empty() && !held_back {
+        if world.may_arrive(index) {
             out.push(Action::ToServer(index));
         }
         if conn.client_open && !conn.to_client.is_empty() {
@@ -323,6 +321,14 @@ impl World {
     pub fn must_stay(&self) -> bool {
         let unnoticed = self.table.meta.is_none() && self.uptime_s() > 3;
         unnoticed && (0..self.sessions.len()).any(|it| self.wants(it))
+    }
+
+    /// May the server read the next thing on this link now?
+    pub fn may_arrive(&self, conn: usize) -> bool {
+        match self.conns[conn].to_server.front() {
+            Some(Up::Close) => !self.must_stay(),
+            next => next.is_some(),
+        }
     }
 
     /// Does it hold anything, or may it soon?

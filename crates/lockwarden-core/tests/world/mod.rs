@@ -260,7 +260,7 @@ impl World {
 
     /// The next delivery, if anything is under way.
     pub fn deliverable(&self) -> Option<Action> {
-        let up = self.conns.iter().position(|conn| !conn.to_server.is_empty());
+        let up = (0..self.conns.len()).position(|at| self.may_arrive(at));
         let down =
             self.conns.iter().position(|conn| conn.client_open && !conn.to_client.is_empty());
         up.map(Action::ToServer).or(down.map(Action::ToClient))
@@ -280,8 +280,8 @@ impl World {
     fn prompted(&self, scope: &Scope) -> Option<Action> {
         scope.prompt.iter().find_map(|index| {
             let session = &self.sessions[*index];
-            let of_it = |conn: &&Conn| conn.session == *index;
-            let up = self.conns.iter().position(|conn| of_it(&conn) && !conn.to_server.is_empty());
+            let up = (0..self.conns.len())
+                .position(|at| self.conns[at].session == *index && self.may_arrive(at));
             if let Some(conn) = up {
                 return Some(Action::ToServer(conn));
             }
