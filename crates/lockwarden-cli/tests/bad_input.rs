@@ -193,8 +193,8 @@ fn servers_that_refuse() {
     let replica = Server::builder(kind).config("replicaof", "127.0.0.1 1").start();
     let mut servers = vec![
         (format!("redis://{address}"), "password"),
-        (format!("redis://:wrong@{address}"), "WRONGPASS"),
-        (format!("redis://nobody:wrong@{address}"), "WRONGPASS"),
+        (format!("redis://:wrong@{address}"), "wrong user or password"),
+        (format!("redis://nobody:wrong@{address}"), "wrong user or password"),
         (replica.url(), "read-only"),
     ];
     let limited = kind.has_acl().then(|| {

@@ -225,6 +225,30 @@ fn a_killed_link_is_closed_and_stays_so() {
     });
 }
 
+/// G4 where `meta` alone was removed, with what it says about queues: who waited is still first.
+#[test]
+fn g4_a_queue_outlives_meta() {
+    for kind in ServerKind::default_set() {
+        let server = Server::builder(kind).clock_shim().start();
+        server.without_guard();
+        let mut holder = Session::connect(&settings(&server), "A");
+        let mut waiter = Session::connect(&settings(&server), "B");
+        assert!(matches!(holder.ask(acquire("x", "a", Wait::No)), Reply::Granted { .. }));
+        assert!(matches!(waiter.ask(acquire("x", "b", Wait::Forever)), Reply::Refused(_)));
+        server.cmd(&["DEL", "lockwarden:meta", "x"]);
+        for _ in 0..2 {
+            // The first begins an epoch with a guard, the second comes when it is over.
+            assert!(matches!(holder.ask(acquire("x", "c", Wait::No)), Reply::Refused(_)), "{kind}");
+            server.step_clock(3_200);
+        }
+        let granted = waiter.message();
+        assert!(
+            matches!(&granted, Message::Grant { token, .. } if *token == redis_support::token("b")),
+            "{granted:?}"
+        );
+    }
+}
+
 /// R4, R5: a fresh server, a restarted one and a flushed one begin an epoch; whether with a guard
 /// depends on who may still believe.
 #[test]

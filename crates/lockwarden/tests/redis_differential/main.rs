@@ -484,7 +484,7 @@ fn odd_tag() -> &'static str {
 
 fn cases() -> u32 {
     if std::env::var_os("LOCKWARDEN_TEST_LONG").is_some_and(|long| long == "1") {
-        5_000
+        1_500
     } else {
         400
     }

@@ -8,11 +8,14 @@ use super::{
 use crate::store::Call;
 use bytes::BytesMut;
 use lockwarden_core::{
-    Command, SessionId,
+    Command, Name, SessionId,
     command::{Acquire, Wait},
     party::Party,
 };
 use std::sync::Arc;
+
+/// Commands in one call: a script keeps the server from everybody else.
+pub(super) const COMMANDS_PER_CALL: usize = 128;
 
 /// How a call names the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +39,12 @@ pub(super) struct Writer {
     beats_by_message: bool,
     /// The last party and its text: acquires of one session seldom differ in it.
     party: (Arc<Party>, String),
-    /// The number of the term of each acquire of the call that is being written.
-    terms: Vec<usize>,
+    /// The commands of the call that is being written, two bytes each (see `scripts/lib/head.lua`).
+    orders: Vec<u8>,
     /// The forms of its locks' keys.
     forms: Vec<Form>,
+    /// The leases of its renewals.
+    leases: Vec<u64>,
 }
 
 /// How many of the last terms an acquire is compared with before it brings its own.
@@ -64,8 +69,9 @@ impl Writer {
             mark,
             beats_by_message,
             party: (party, text),
-            terms: Vec::new(),
+            orders: Vec::new(),
             forms: Vec::new(),
+            leases: Vec::new(),
         }
     }
 
@@ -93,7 +99,7 @@ impl Writer {
         mark: &str,
         calls: &[Call],
     ) {
-        self.write_all(out, by, 0, calls, &[b"echo", mark.as_bytes()]);
+        self.write_all(out, by, 0, calls, &[mark.as_bytes()]);
     }
 
     fn write_all(
@@ -105,50 +111,66 @@ impl Writer {
         tail: &[&[u8]],
     ) {
         let mut terms: Vec<&Acquire> = Vec::new();
-        self.terms.clear();
+        self.orders.clear();
         self.forms.clear();
-        let (mut keys, mut arguments) = (1, 7);
+        self.leases.clear();
+        // Seven of the call, and what its commands say.
+        let mut arguments = 7 + tail.len();
         for call in calls {
             if let Some(name) = call.command.name() {
-                keys += 1;
                 self.forms.push(Form::of(&self.keyspace.prefix, name.as_str()));
             }
-            arguments += 1 + match &call.command {
-                Command::Acquire(ask) => {
-                    self.terms.push(term_number(&mut terms, ask));
-                    2
-                }
-                Command::Renew(_) | Command::Cancel { .. } => 2,
-                Command::Release { .. } | Command::Beat => 1,
-                Command::Revoke { .. } => 3,
-                Command::Show { .. } => 0,
+            let (word, number, its_arguments) = match &call.command {
+                Command::Acquire(ask) => (script::ACQUIRE, term_number(&mut terms, ask), 1),
+                Command::Renew(renew) => (script::RENEW, self.lease_number(renew.lease_ms), 1),
+                Command::Release { .. } => (script::RELEASE, 0, 1),
+                Command::Cancel { .. } => (script::CANCEL, 0, 2),
+                Command::Revoke { .. } => (script::REVOKE, 0, 3),
+                Command::Show { .. } => (script::SHOW, 0, 0),
+                Command::Beat => (script::HEARTBEAT, 0, 1),
             };
+            self.orders.extend([word, number]);
+            arguments += its_arguments;
         }
+        if !tail.is_empty() {
+            self.orders.extend([script::ECHO, 0]);
+        }
+        let keys = 1 + self.forms.len();
         if self.forms.iter().all(|form| *form == Form::Plain) {
             self.forms.clear();
         }
-        arguments += self.forms.len() + 6 * terms.len() + tail.len();
+        arguments += self.forms.len() + 6 * terms.len() + self.leases.len();
         self.head(out, by, keys, arguments);
         let prefix = self.keyspace.prefix.as_bytes();
         for name in calls.iter().filter_map(|call| call.command.name()) {
             resp::argument_of(out, &[prefix, name.as_str().as_bytes()]);
         }
-        let may_hold = calls.iter().any(|call| call.may_hold);
-        self.context_of(out, guard_ms, may_hold, &terms);
-        let mut terms = std::mem::take(&mut self.terms);
-        let mut numbers = terms.iter();
-        for call in calls {
-            let number = match &call.command {
-                Command::Acquire(_) => numbers.next().copied().unwrap_or(1),
-                _ => 0,
-            };
-            self.command(out, call, number);
+        self.context_of(out, guard_ms, calls, terms.len());
+        for form in &self.forms {
+            resp::argument_of(out, &keys::form_parts(form));
         }
-        terms.clear();
-        self.terms = terms;
+        for term in terms {
+            self.term(out, term);
+        }
+        for lease_ms in &self.leases {
+            resp::argument_number(out, *lease_ms);
+        }
+        for call in calls {
+            self.command(out, call);
+        }
         for bytes in tail {
             resp::argument(out, bytes);
         }
+    }
+
+    /// The number of a renewal's lease, which it shares with others like it.
+    fn lease_number(&mut self, lease_ms: u64) -> u8 {
+        let known = self.leases.iter().position(|lease| *lease == lease_ms);
+        let index = known.unwrap_or_else(|| {
+            self.leases.push(lease_ms);
+            self.leases.len() - 1
+        });
+        byte(index + 1)
     }
 
     fn head(&self, out: &mut BytesMut, by: By, keys: usize, arguments: usize) {
@@ -167,13 +189,8 @@ impl Writer {
         resp::argument(out, self.keyspace.meta.as_bytes());
     }
 
-    fn context_of(
-        &mut self,
-        out: &mut BytesMut,
-        guard_ms: u64,
-        may_hold: bool,
-        terms: &[&Acquire],
-    ) {
+    fn context_of(&self, out: &mut BytesMut, guard_ms: u64, calls: &[Call], terms: usize) {
+        let may_hold = calls.iter().any(|call| call.may_hold);
         resp::argument(out, self.session.as_str().as_bytes());
         resp::argument(out, self.run.as_bytes());
         resp::argument_number(out, guard_ms);
@@ -181,76 +198,75 @@ impl Writer {
         // A self-test finds out.
         let hears = !self.beats_by_message && self.run != script::SELF_TEST;
         resp::argument_number(out, u64::from(hears));
-        resp::argument_number(out, self.forms.len() as u64);
-        for form in &self.forms {
-            resp::argument_of(out, &keys::form_parts(form));
-        }
-        resp::argument_number(out, terms.len() as u64);
-        for term in terms {
-            resp::argument(out, term.proof.as_bytes());
-            match term.wait {
-                Wait::No => resp::argument(out, script::NO_WAIT.to_string().as_bytes()),
-                Wait::Forever => resp::argument(out, script::FOR_EVER.to_string().as_bytes()),
-                Wait::For(ms) => resp::argument_number(out, ms),
-            }
-            resp::argument_number(out, term.lease_ms);
-            resp::argument_number(out, term.grace_ms);
-            resp::argument_number(out, term.floor);
-            if !Arc::ptr_eq(&self.party.0, &term.party) {
-                if self.party.0 != term.party {
-                    self.party.1 = wire::encode(&term.party);
-                }
-                self.party.0 = term.party.clone();
-            }
-            resp::argument(out, self.party.1.as_bytes());
-        }
+        let twice = u8::from(some_name_comes_twice(calls));
+        resp::argument(out, &[byte(self.forms.len()), byte(terms), byte(self.leases.len()), twice]);
+        resp::argument(out, &self.orders);
     }
 
-    fn command(&self, out: &mut BytesMut, call: &Call, term: usize) {
-        let word = |out: &mut BytesMut, word: &str| resp::argument(out, word.as_bytes());
+    fn term(&mut self, out: &mut BytesMut, term: &Acquire) {
+        resp::argument(out, term.proof.as_bytes());
+        match term.wait {
+            Wait::No => resp::argument(out, script::NO_WAIT.to_string().as_bytes()),
+            Wait::Forever => resp::argument(out, script::FOR_EVER.to_string().as_bytes()),
+            Wait::For(ms) => resp::argument_number(out, ms),
+        }
+        resp::argument_number(out, term.lease_ms);
+        resp::argument_number(out, term.grace_ms);
+        resp::argument_number(out, term.floor);
+        if !Arc::ptr_eq(&self.party.0, &term.party) {
+            if self.party.0 != term.party {
+                self.party.1 = wire::encode(&term.party);
+            }
+            self.party.0 = term.party.clone();
+        }
+        resp::argument(out, self.party.1.as_bytes());
+    }
+
+    fn command(&self, out: &mut BytesMut, call: &Call) {
         match &call.command {
-            Command::Acquire(ask) => {
-                word(out, "acquire");
-                resp::argument(out, ask.token.as_bytes());
-                resp::argument_number(out, term as u64);
-            }
-            Command::Renew(renew) => {
-                word(out, "renew");
-                resp::argument(out, renew.token.as_bytes());
-                resp::argument_number(out, renew.lease_ms);
-            }
-            Command::Release { token, .. } => {
-                word(out, "release");
-                resp::argument(out, token.as_bytes());
-            }
+            Command::Acquire(ask) => resp::argument(out, ask.token.as_bytes()),
+            Command::Renew(renew) => resp::argument(out, renew.token.as_bytes()),
+            Command::Release { token, .. } => resp::argument(out, token.as_bytes()),
             Command::Cancel { token, proof, .. } => {
-                word(out, "cancel");
                 resp::argument(out, token.as_bytes());
                 resp::argument(out, proof.as_bytes());
             }
             Command::Revoke { token, session, delayed, .. } => {
-                word(out, "revoke");
                 resp::argument(out, token.as_bytes());
                 let session = session.as_ref().map_or("", SessionId::as_str);
                 resp::argument(out, session.as_bytes());
                 resp::argument_number(out, u64::from(*delayed));
             }
-            Command::Show { .. } => word(out, "show"),
-            Command::Beat => {
-                word(out, "beat");
-                if self.beats_by_message {
-                    let mark = format!("{}:{}", self.mark, call.id);
-                    resp::argument(out, mark.as_bytes());
-                } else {
-                    resp::argument(out, b"");
-                }
+            Command::Show { .. } => {}
+            Command::Beat if self.beats_by_message => {
+                resp::argument(out, format!("{}:{}", self.mark, call.id).as_bytes());
             }
+            Command::Beat => resp::argument(out, b""),
         }
     }
 }
 
+/// Counts and numbers of a call travel as bytes.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a call has at most COMMANDS_PER_CALL commands"
+)]
+fn byte(number: usize) -> u8 {
+    const { assert!(COMMANDS_PER_CALL < 256) };
+    debug_assert!(number < 256);
+    number as u8
+}
+
+/// Where it does, each command must see what the one before it left, and the script takes its longer way.
+fn some_name_comes_twice(calls: &[Call]) -> bool {
+    let mut names: Vec<&str> = Vec::with_capacity(calls.len());
+    names.extend(calls.iter().filter_map(|call| call.command.name()).map(Name::as_str));
+    names.sort_unstable();
+    names.windows(2).any(|pair| pair[0] == pair[1])
+}
+
 /// The number of the acquire's term, which it shares with others like it.
-fn term_number<'a>(terms: &mut Vec<&'a Acquire>, ask: &'a Acquire) -> usize {
+fn term_number<'a>(terms: &mut Vec<&'a Acquire>, ask: &'a Acquire) -> u8 {
     let alike = |other: &Acquire| {
         other.wait == ask.wait
             && other.lease_ms == ask.lease_ms
@@ -260,11 +276,12 @@ fn term_number<'a>(terms: &mut Vec<&'a Acquire>, ask: &'a Acquire) -> usize {
             && (Arc::ptr_eq(&other.party, &ask.party) || other.party == ask.party)
     };
     let recent = terms.len().saturating_sub(TERMS_COMPARED);
-    match terms[recent..].iter().position(|other| alike(other)) {
+    let known = terms[recent..].iter().position(|other| alike(other));
+    byte(match known {
         Some(index) => recent + index + 1,
         None => {
             terms.push(ask);
             terms.len()
         }
-    }
+    })
 }

@@ -7,7 +7,7 @@
 use super::{
     Marks,
     answer::{Answers, Reader, share_a_name},
-    call::{By, Writer},
+    call::{By, COMMANDS_PER_CALL, Writer},
     keys::{self, COMPANIONS, Form, Keyspace, LOCK_HEAD},
     message::{self, Heard},
     resp::{self, Value},
@@ -31,8 +31,6 @@ use std::{
 /// last, and neither it nor we fall asleep in between, which costs more than a call; few enough that commands
 /// which become ready meanwhile travel together.
 const CALLS_IN_FLIGHT: usize = 4;
-/// Commands in one call: a script keeps the server from everybody else.
-const COMMANDS_PER_CALL: usize = 128;
 /// Keys that the server looks at for one page of names.
 const KEYS_PER_PAGE: u64 = 1_000;
 

@@ -43,6 +43,22 @@ pub(super) const SELF_TEST: &str = "";
 pub(super) const NO_WAIT: i64 = -2;
 /// See [`NO_WAIT`].
 pub(super) const FOR_EVER: i64 = -1;
+/// The commands.
+pub(super) const ACQUIRE: u8 = b'a';
+/// See [`ACQUIRE`].
+pub(super) const RENEW: u8 = b'n';
+/// See [`ACQUIRE`].
+pub(super) const RELEASE: u8 = b'r';
+/// See [`ACQUIRE`].
+pub(super) const CANCEL: u8 = b'c';
+/// See [`ACQUIRE`].
+pub(super) const REVOKE: u8 = b'v';
+/// See [`ACQUIRE`].
+pub(super) const SHOW: u8 = b's';
+/// See [`ACQUIRE`].
+pub(super) const HEARTBEAT: u8 = b'b';
+/// A message to oneself (R10).
+pub(super) const ECHO: u8 = b'e';
 /// The form of records, tickets and messages.
 pub(super) const SCHEMA: u8 = 1;
 
@@ -77,6 +93,18 @@ mod tests {
         fact("DROPS_PER_COMMAND", limits::DROPS_PER_COMMAND as i64);
         fact("MAX_FLOOR_AHEAD_US", limits::MAX_FLOOR_AHEAD_US as i64);
         fact("SCHEMA", SCHEMA.into());
+        for (name, letter) in [
+            ("ACQUIRE", ACQUIRE),
+            ("RENEW", RENEW),
+            ("RELEASE", RELEASE),
+            ("CANCEL", CANCEL),
+            ("REVOKE", REVOKE),
+            ("SHOW", SHOW),
+            ("HEARTBEAT", HEARTBEAT),
+            ("ECHO", ECHO),
+        ] {
+            fact(name, letter.into());
+        }
         fact("NO_WAIT", NO_WAIT);
         fact("FOR_EVER", FOR_EVER);
         for code in Code::ALL {

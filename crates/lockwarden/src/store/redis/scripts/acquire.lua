@@ -38,8 +38,7 @@ local function ticket_for(token, term)
   }
 end
 
-local function acquire(token, number_of_term)
-  local term = terms[number_of_term]
+local function acquire(token, term)
   if subscribers(session) == 0 then
     return answer(21 --[[UNSUBSCRIBED]])
   end

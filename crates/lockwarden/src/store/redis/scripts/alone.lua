@@ -4,23 +4,23 @@
 -- costs more than the commands themselves. The same as in the commands' own files; whatever is not as
 -- expected here is left to them, and nothing was changed by then.
 
-local meta = call('HMGET', KEYS[1], 'epoch', 'run', 'guard', 'fence')
+local meta = call('HMGET', KEYS[1], 'epoch', 'run', 'guard', 'fence', 'queues')
 -- The caller speaks of the present run, and no guard runs.
 local is_settled = meta[1] and meta[2] == run and ARGV[3] == '0' and tonumber(meta[3] or 0) <= now
-if is_settled and KEYS[2] and not KEYS[3] and ARGV[6] == '0' then
+if is_settled and KEYS[2] and not KEYS[3] then
   local its_key = KEYS[2]
-  local tail = ':{' .. its_key .. '}'
-  local queue_name = 'lockwarden:queue' .. tail
   local new_fence = tonumber(meta[4] or 0) + 1
   if now > new_fence then
     new_fence = now
   end
-  -- Behind the last argument of the one command nothing stands: no beat, say.
-  if ARGV[7] == '0' and ARGV[8] == 'release' and not ARGV[10] then
+  -- No queue at all is left when `queues` is over.
+  local tail = tonumber(meta[5] or 0) > now and ':{' .. its_key .. '}'
+  local queue_name = tail and 'lockwarden:queue' .. tail
+  if ARGV[7] == 'r\0' and ARGV[6] == '\0\0\0\0' then
     local held = try('GET', its_key)
-    local own_head = 'lockwarden:' .. pack(1 --[[SCHEMA]], session, ARGV[9])
+    local own_head = 'lockwarden:' .. pack(1 --[[SCHEMA]], session, ARGV[8])
     local waiting = held and not held.err and find(held, own_head, 1, true) == 1
-      and try('ZRANGE', queue_name, 0, 1)
+      and (queue_name and try('ZRANGE', queue_name, 0, 1) or {})
     if waiting and not waiting.err then
       local next_token = waiting[1]
       if not next_token then
@@ -47,36 +47,36 @@ if is_settled and KEYS[2] and not KEYS[3] and ARGV[6] == '0' then
           new_fence = floor + 1
         end
         local fence_text = string.format('%.0f', new_fence)
-        -- Deleting comes first: it needs no memory, and what follows is not refused for the lack of it (R12).
-        call('DEL', its_key)
-        call('SET', its_key, 'lockwarden:' .. pack(1 --[[SCHEMA]], to, next_token, new_fence, 0, lease,
+        local set = try('SET', its_key, 'lockwarden:' .. pack(1 --[[SCHEMA]], to, next_token, new_fence, 0, lease,
           sub(run, 1, 16), proof, now, grace, party), 'PX', lease)
-        call('ZREM', queue_name, next_token)
-        call('HDEL', tickets_name, next_token)
-        call('HSET', KEYS[1], 'fence', fence_text)
-        local head = #its_key .. ':' .. its_key
-        local granted = #next_token .. ':' .. next_token
-        local fence_field = #fence_text .. ':' .. fence_text
-        local lease_field = #tostring(lease) .. ':' .. lease
-        local first = behind == to and waiting[2] or ''
-        if behind and behind ~= to then
-          local grace_text = string.format('%.0f', grace)
-          try('PUBLISH', 'lockwarden:session:' .. behind, 1 --[[SCHEMA]] .. 'F' .. head .. #waiting[2] .. ':'
-            .. waiting[2] .. granted .. lease_field .. #to .. ':' .. to .. fence_field .. lease_field
-            .. #grace_text .. ':' .. grace_text .. '1:01:0' .. #party .. ':' .. party)
+        -- Without memory it is refused, and the release must delete first (R12).
+        if set.ok then
+          call('ZREM', queue_name, next_token)
+          call('HDEL', tickets_name, next_token)
+          call('HSET', KEYS[1], 'fence', fence_text)
+          local head = #its_key .. ':' .. its_key
+          local granted = #next_token .. ':' .. next_token
+          local fence_field = #fence_text .. ':' .. fence_text
+          local lease_field = #tostring(lease) .. ':' .. lease
+          local first = behind == to and waiting[2] or ''
+          if behind and behind ~= to then
+            local grace_text = string.format('%.0f', grace)
+            try('PUBLISH', 'lockwarden:session:' .. behind, 1 --[[SCHEMA]] .. 'F' .. head .. #waiting[2] .. ':'
+              .. waiting[2] .. granted .. lease_field .. #to .. ':' .. to .. fence_field .. lease_field
+              .. #grace_text .. ':' .. grace_text .. '1:01:0' .. #party .. ':' .. party)
+          end
+          try('PUBLISH', 'lockwarden:session:' .. to, 1 --[[SCHEMA]] .. 'G' .. head .. granted .. fence_field
+            .. lease_field .. #meta[1] .. ':' .. meta[1] .. #first .. ':' .. first)
+          return { 0 --[[CARRIED_OUT]], meta[1], now, 15 --[[RELEASED]] }
         end
-        try('PUBLISH', 'lockwarden:session:' .. to, 1 --[[SCHEMA]] .. 'G' .. head .. granted .. fence_field
-          .. lease_field .. #meta[1] .. ':' .. meta[1] .. #first .. ':' .. first)
-        return { 0 --[[CARRIED_OUT]], meta[1], now, 15 --[[RELEASED]] }
       end
     end
-  elseif ARGV[7] == '1' and ARGV[14] == 'acquire' and not ARGV[17] and ARGV[8] == ''
-    and tonumber(ARGV[12]) < now
-    and call('EXISTS', queue_name) == 0
+  elseif ARGV[7] == 'a\1' and ARGV[6] == '\0\1\0\0' and ARGV[8] == '' and tonumber(ARGV[12]) < now
+    and (not queue_name or call('EXISTS', queue_name) == 0)
     and (ARGV[5] == '1' or call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2] > 0) then
     local lease = ARGV[10]
     -- NX tells a free key from one that is taken or of another type.
-    local set = try('SET', its_key, 'lockwarden:' .. pack(1 --[[SCHEMA]], session, ARGV[15], new_fence, 0,
+    local set = try('SET', its_key, 'lockwarden:' .. pack(1 --[[SCHEMA]], session, ARGV[14], new_fence, 0,
       tonumber(lease), sub(run, 1, 16), '', now, tonumber(ARGV[11]), ARGV[13]), 'PX', lease, 'NX')
     if set and set.ok then
       call('HSET', KEYS[1], 'fence', string.format('%.0f', new_fence))

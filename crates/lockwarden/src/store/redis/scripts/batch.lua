@@ -1,93 +1,76 @@
 -- Carries out the commands of the call. What nobody contends for is done right here: the same as in the
 -- commands' own files, for a lock without a queue, outside a guard. Everything else is in those files.
 
--- From a command to the next: its word and its arguments.
-local function width(word)
-  return ({ cancel = 3, revoke = 4, show = 1, beat = 2, echo = 2 })[word]
-end
-
-local commands
-local function machinery()
-  commands = commands or machine()
-  return commands
-end
-
+local enter, commands
 if is_settled then
-  epoch, meta_run, fence, guard_ms = meta[1], run, tonumber(meta[4] or 0), 0
-elseif not machinery().enter(meta) then
-  return { 1 --[[STALE]] }
+  epoch, meta_run, fence, guard_ms, queues = meta[1], run, tonumber(meta[4] or 0), 0, tonumber(meta[5] or 0)
+else
+  enter, commands = machine()
+  if not enter(meta) then
+    return { 1 --[[STALE]] }
+  end
 end
 short_run = sub(meta_run, 1, 16)
 reply[1], reply[2], reply[3] = 0 --[[CARRIED_OUT]], epoch, now
 last = 3
 
-local forms_at = 7
-local terms_at = forms_at + tonumber(ARGV[6])
-local plain = terms_at == forms_at
-local commands_at = terms_at + 1 + 6 * tonumber(ARGV[terms_at])
-local number_of_term = 0
-for at = terms_at + 1, commands_at - 1, 6 do
-  number_of_term = number_of_term + 1
-  terms[tostring(number_of_term)] = {
+local form_count, term_count, lease_count, comes_twice = byte(ARGV[6], 1, 4)
+local orders = { byte(ARGV[7], 1, -1) }
+local terms_at = 7 + form_count
+for n = 1, term_count do
+  local at = terms_at + 6 * n - 5
+  local floor = tonumber(ARGV[at + 4])
+  terms[n] = {
     proof = ARGV[at], wait = tonumber(ARGV[at + 1]), lease = tonumber(ARGV[at + 2]),
-    grace = tonumber(ARGV[at + 3]), floor = tonumber(ARGV[at + 4]), party = ARGV[at + 5],
+    grace = tonumber(ARGV[at + 3]), floor = floor, party = ARGV[at + 5],
     lease_text = ARGV[at + 2],
+    is_plain = ARGV[at] == '' and floor < now,
   }
 end
+local leases_at = terms_at + 6 * term_count
 
--- What the common commands need is read for all of them together: what stands at the keys of those who
--- hold, and whether any lock has a queue.
-local queue_names, queue_count = {}, 0
-local held_keys, held_count = {}, 0
-do
-  local at, named = commands_at, 1
-  local word = ARGV[at]
-  while word do
-    if word ~= 'beat' and word ~= 'echo' then
-      named = named + 1
-      local its_key = KEYS[named]
-      local tail = not plain and ARGV[forms_at + named - 2]
-      if tail and tail ~= '' then
-        tails[its_key] = tail .. its_key
-      end
-      if word == 'release' or word == 'acquire' then
-        queue_count = queue_count + 1
-        queue_names[queue_count] = tails[its_key] and 'lockwarden:queue' .. tails[its_key]
-          or 'lockwarden:queue:{' .. its_key .. '}'
-      end
-      if word == 'release' or word == 'renew' then
-        held_count = held_count + 1
-        held_keys[held_count] = its_key
-      end
-    end
-    at = at + ((word == 'acquire' or word == 'renew') and 3 or word == 'release' and 2 or width(word))
-    word = ARGV[at]
-  end
-end
-if held_count > 0 then
-  local found = call('MGET', unpack(held_keys))
-  for i = 1, held_count do
-    values[held_keys[i]] = found[i]
-  end
-end
--- No lock of the call has a queue, unless one comes to be on the way (`waits`).
-local quiet = queue_count > 0 and call('EXISTS', unpack(queue_names)) == 0
 -- Nothing keeps the common cases from being done right here.
-local easy = guard_ms == 0 and run ~= '' and KEYS[2]
-if easy then
+local is_easy = guard_ms == 0 and run ~= '' and KEYS[2] and comes_twice == 0
+if is_easy then
   local count = listeners[session]
   if not count then
     count = call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2]
     listeners[session] = count
   end
-  easy = count > 0
+  is_easy = count > 0
 end
 
--- What was released here: it is deleted together, and before anything else looks at it.
-local doomed, doomed_count = {}, 0
-local function delete_doomed()
-  call('DEL', unpack(doomed))
-  doomed, doomed_count = {}, 0
+-- What the common commands need is read for all of them together: what stands at the keys of those who
+-- hold, and whether any lock has a queue. No queue at all is left when `queues` is over.
+local found, no_queue = {}, queues <= now
+do
+  local held_keys, held_count, queue_names, queue_count = {}, 0, {}, 0
+  local named = 1
+  for i = 1, (is_easy or form_count > 0) and #orders or 0, 2 do
+    local word = orders[i]
+    if word ~= 98 --[[HEARTBEAT]] and word ~= 101 --[[ECHO]] then
+      named = named + 1
+      local its_key = KEYS[named]
+      if form_count > 0 and ARGV[7 + named - 1] ~= '' then
+        tails[its_key] = ARGV[7 + named - 1] .. its_key
+      end
+      if word == 114 --[[RELEASE]] or word == 110 --[[RENEW]] then
+        held_count = held_count + 1
+        held_keys[held_count] = its_key
+      end
+      if not no_queue and (word == 114 --[[RELEASE]] or word == 97 --[[ACQUIRE]]) then
+        queue_count = queue_count + 1
+        queue_names[queue_count] = tails[its_key] and 'lockwarden:queue' .. tails[its_key]
+          or 'lockwarden:queue:{' .. its_key .. '}'
+      end
+    end
+  end
+  if is_easy then
+    if held_count > 0 then
+      found = call('MGET', unpack(held_keys))
+    end
+    no_queue = no_queue or (queue_count > 0 and call('EXISTS', unpack(queue_names)) == 0)
+  end
 end
 
 -- Packing costs more than joining what is packed already, and every new string costs by its length. How
@@ -107,25 +90,24 @@ local function extension_of(lease)
   return text
 end
 
-local at, named = commands_at, 1
-local word = ARGV[at]
-while word do
-  local token = ARGV[at + 1]
+-- What was released here: it is deleted together.
+local doomed, doomed_count = {}, 0
+local at, named, held_at = leases_at + lease_count + 1, 1, 0
+for i = 1, #orders, 2 do
+  local word, number = orders[i], orders[i + 1]
+  local token = ARGV[at]
   local its_key
-  if word ~= 'beat' and word ~= 'echo' then
+  if word ~= 98 --[[HEARTBEAT]] and word ~= 101 --[[ECHO]] then
     named = named + 1
     its_key = KEYS[named]
   end
-  local done = false
-  if easy and word == 'acquire' then
-    local term = terms[ARGV[at + 2]]
-    if quiet and not waits[its_key] and not values[its_key] and term.floor <= now and term.proof == '' then
+  local is_done = false
+  if is_easy and word == 97 --[[ACQUIRE]] then
+    local term = terms[number]
+    if no_queue and term.is_plain then
       local new_fence = fence + 1
       if now > new_fence then
         new_fence = now
-      end
-      if term.floor >= new_fence then
-        new_fence = term.floor + 1
       end
       -- As text: numbers cost the server a conversion each.
       local lease = term.lease_text
@@ -138,56 +120,64 @@ while word do
         fence_base = new_fence - new_fence % 256
         fence_head = sub(pack(fence_base + 255), 1, -2)
       end
-      local text = (heads[#token] or head_of(token)) .. token .. fence_head .. char(new_fence - fence_base)
-        .. rest
-      -- NX tells a free key from one that is taken, of another type, or released in this very call.
-      local set = try('SET', its_key, text, 'PX', lease, 'NX')
+      -- NX tells a free key from one that is taken or of another type.
+      local set = try('SET', its_key, (heads[#token] or head_of(token)) .. token .. fence_head
+        .. char(new_fence - fence_base) .. rest, 'PX', lease, 'NX')
       if set and set.ok then
         fence, fence_grew = new_fence, true
-        values[its_key], records[its_key] = text, nil
         reply[last + 1], reply[last + 2] = 25 --[[GRANTED_AS_ASKED]], new_fence
         last = last + 2
-        done = true
+        is_done = true
       end
     end
-  elseif easy and (word == 'release' or word == 'renew') then
-    local held = values[its_key]
+  elseif is_easy and (word == 114 --[[RELEASE]] or word == 110 --[[RENEW]]) then
+    held_at = held_at + 1
+    local held = found[held_at]
     local head = heads[#token] or head_of(token)
     local from = #head + 1
     if held and find(held, head, 1, true) == 1 and find(held, token, from, true) == from then
-      if word == 'release' then
-        if quiet and not waits[its_key] then
+      if word == 114 --[[RELEASE]] then
+        if no_queue then
           doomed_count = doomed_count + 1
           doomed[doomed_count] = its_key
-          values[its_key], records[its_key] = false, nil
           last = last + 1
           reply[last] = 15 --[[RELEASED]]
-          done = true
+          is_done = true
         end
       else
         -- A renewal that changes nothing in the record. A fence takes nine bytes, whenever it is a time
         -- of our age.
-        local lease = ARGV[at + 2]
+        local lease = ARGV[leases_at + number]
         from = from + #token + 9
         if find(held, extensions[lease] or extension_of(lease), from, true) == from
           and try('PEXPIRE', its_key, lease) == 1 then
           reply[last + 1], reply[last + 2] = 12 --[[RENEWED]], lease
           last = last + 2
-          done = true
+          is_done = true
         end
       end
     end
   end
-  if not done then
-    if doomed_count > 0 then
-      delete_doomed()
+  if not is_done then
+    if not commands then
+      enter, commands = machine()
     end
-    local before = last
     key = its_key
-    if quiet and waits[key] == nil and (word == 'acquire' or word == 'release') then
+    if key and comes_twice == 0
+      and (queues <= now or (no_queue and (word == 97 --[[ACQUIRE]] or word == 114 --[[RELEASE]]))) then
       waits[key] = false
     end
-    local ok, problem = pcall(machinery()[word], token, ARGV[at + 2], ARGV[at + 3])
+    if is_easy and (word == 114 --[[RELEASE]] or word == 110 --[[RENEW]]) then
+      values[key] = found[held_at]
+    end
+    local second, third = ARGV[at + 1], ARGV[at + 2]
+    if word == 97 --[[ACQUIRE]] then
+      second = terms[number]
+    elseif word == 110 --[[RENEW]] then
+      second = ARGV[leases_at + number]
+    end
+    local before = last
+    local ok, problem = pcall(commands[word], token, second, third)
     if not ok then
       -- This command's answer; the next one runs all the same (R12).
       for n = last, before + 1, -1 do
@@ -200,11 +190,16 @@ while word do
       last = before + 2
     end
   end
-  at = at + ((word == 'acquire' or word == 'renew') and 3 or word == 'release' and 2 or width(word))
-  word = ARGV[at]
+  if word == 118 --[[REVOKE]] then
+    at = at + 3
+  elseif word == 99 --[[CANCEL]] then
+    at = at + 2
+  elseif word ~= 115 --[[SHOW]] then
+    at = at + 1
+  end
 end
 if doomed_count > 0 then
-  delete_doomed()
+  call('DEL', unpack(doomed))
 end
 if fence_grew and run ~= '' then
   call('HSET', KEYS[1], 'fence', string.format('%.0f', fence))

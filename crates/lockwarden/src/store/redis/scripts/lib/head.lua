@@ -4,7 +4,7 @@
 -- mirror, step by step, is `lockwarden-core/src/table.rs`; the names here are the names there. Numbers
 -- in brackets are rules (R12) and guarantees (G9). Redis 4.0 is enough for all of it.
 --
--- KEYS[1]    the hash `meta`: epoch, run, guard (us), fence (R2)
+-- KEYS[1]    the hash `meta`: epoch, run, guard (us), fence (R2); queues (us): later than the end of any queue
 -- KEYS[2..]  the lock's key of each command that names a lock, in their order
 -- ARGV[1]    the caller's session
 -- ARGV[2]    the run that the caller read when it connected (R4); `?`: it could not (R5); empty: a
@@ -13,10 +13,14 @@
 -- ARGV[4]    the common channel; empty: whoever else is there, the caller itself may hold a lock (R5)
 -- ARGV[5]    1: the caller's subscription stands on this very connection (RESP3), so that whoever calls is
 --            subscribed (R11)
--- ARGV[6]    how many forms follow: none, or one for each lock's key (see `companion`)
--- ARGV[..]   how many terms follow, each six arguments: proof, wait (ms; -2: none, -1: for ever),
---            lease (ms), grace (ms), floor (a fence), party
--- ARGV[..]   the commands: a word, then the arguments that stand at the head of the command's own file
+-- ARGV[6]    four bytes: how many forms follow (none, or one for each lock's key, see `companion`), how many
+--            terms, how many leases; and 1: some key comes twice
+-- ARGV[7]    the commands, two bytes each: a letter; and the number of its term (acquire) or lease (renew)
+-- ARGV[..]   the forms
+-- ARGV[..]   the terms, each six arguments: proof, wait (ms; -2: none, -1: for ever), lease (ms), grace (ms),
+--            floor (a fence), party
+-- ARGV[..]   the leases (ms)
+-- ARGV[..]   what else the commands say, which stands at the head of the command's own file
 --
 -- reply      one flat array: STALE alone, or CARRIED_OUT, epoch, now (us), then for each command a code
 --            and as many values as its code has
@@ -32,7 +36,7 @@ if not redis.REDIS_VERSION_NUM and redis.replicate_commands then
 end
 
 local call, try = redis.call, redis.pcall
-local pack, sub, find, char = cmsgpack.pack, string.sub, string.find, string.char
+local pack, sub, find, byte, char = cmsgpack.pack, string.sub, string.find, string.byte, string.char
 
 local session, run = ARGV[1], ARGV[2]
 local clock = call('TIME')

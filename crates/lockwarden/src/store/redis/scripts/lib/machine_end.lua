@@ -1,6 +1,7 @@
 
-return {
-  enter = enter, acquire = acquire, renew = renew, release = release, cancel = cancel, revoke = revoke,
-  show = show, beat = beat, echo = echo,
+return enter, {
+  [97 --[[ACQUIRE]]] = acquire, [110 --[[RENEW]]] = renew, [114 --[[RELEASE]]] = release,
+  [99 --[[CANCEL]]] = cancel, [118 --[[REVOKE]]] = revoke, [115 --[[SHOW]]] = show, [98 --[[HEARTBEAT]]] = beat,
+  [101 --[[ECHO]]] = echo,
 }
 end

@@ -19,6 +19,17 @@ local function ticket(token)
   return text and ticket_of(token, text)
 end
 
+-- The queue stays for 60 s from now on; `meta` says that there may be queues for longer than that, and with
+-- room, so that not every ticket writes it.
+local function keep_queue(queue, tickets)
+  if queues < now + 60000 --[[QUEUE_TTL_MS]] * 1000 + 5000000 then
+    queues = now + 60000 --[[QUEUE_TTL_MS]] * 1000 + 10000000
+    call('HSET', KEYS[1], 'queues', format('%.0f', queues))
+  end
+  call('PEXPIRE', queue, 60000 --[[QUEUE_TTL_MS]])
+  call('PEXPIRE', tickets, 60000 --[[QUEUE_TTL_MS]])
+end
+
 local function drop(tokens)
   if #tokens > 0 then
     call('ZREM', companion('queue'), unpack(tokens))
@@ -149,8 +160,7 @@ local function queue_up(token, term)
     if old.session ~= session or old.proof ~= term.proof then
       -- Another session's ticket of the same value is in the way of ours (R25).
       return -1, function()
-        call('PEXPIRE', queue, 60000 --[[QUEUE_TTL_MS]])
-        call('PEXPIRE', tickets, 60000 --[[QUEUE_TTL_MS]])
+        keep_queue(queue, tickets)
       end
     end
     since = old.since
@@ -170,7 +180,6 @@ local function queue_up(token, term)
       call('ZADD', queue, score, token)
     end
     call('HSET', tickets, token, text)
-    call('PEXPIRE', queue, 60000 --[[QUEUE_TTL_MS]])
-    call('PEXPIRE', tickets, 60000 --[[QUEUE_TTL_MS]])
+    keep_queue(queue, tickets)
   end
 end
