@@ -64,7 +64,7 @@ impl Code {
             Code::System => "the system refused a process, a pipe or an output",
             Code::Lost => "the lock was lost, and the command was stopped for it",
             Code::Busy => "the lock is busy, or the wait ended first; the command did not run",
-            Code::Deadlock => "waiting would have been a deadlock (reserved)",
+            Code::Deadlock => "waiting would have been a deadlock; the command did not run",
             Code::NotExecutable => "the command could not be executed",
             Code::NotFound => "the command was not found",
         }

@@ -43,6 +43,7 @@ impl Failure {
             Failure::Library(error) => match error {
                 Error::Busy { .. } | Error::TimedOut { .. } | Error::Guarded { .. } => Code::Busy,
                 Error::Lost { .. } | Error::ReleasedOrLost { .. } => Code::Lost,
+                Error::Deadlock { .. } | Error::TooDeep { .. } => Code::Deadlock,
                 Error::Store(StoreError::Invalid { .. }) | Error::Invalid(_) => Code::Usage,
                 Error::Store(_) | Error::Closed => Code::Unavailable,
             },
@@ -85,6 +86,8 @@ mod tests {
             Error::TimedOut { name: name.clone(), waited: Duration::ZERO, told: None },
             Error::Lost { name: name.clone(), loss },
             Error::ReleasedOrLost { name: name.clone() },
+            Error::Deadlock { name: name.clone(), cycle: Vec::new() },
+            Error::TooDeep { name: name.clone(), most: 0 },
             Error::Guarded { name, left: Duration::ZERO },
             Error::Store(StoreError::Denied { place: place.clone(), detail: detail.clone() }),
             Error::Store(StoreError::Unavailable { place, trouble, detail, effect }),

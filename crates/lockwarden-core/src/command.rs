@@ -124,6 +124,8 @@ pub enum Reply {
     },
     /// The caller does not hold the lock.
     Refused(Refusal),
+    /// The caller would wait for its own owner: it does not wait (G7).
+    Deadlock(Vec<CycleStep>),
     /// The lease is set.
     Renewed {
         /// The lease, in ms.
@@ -209,6 +211,18 @@ pub enum Reason {
         /// When the guard ends, in ms from now.
         guard_ms: u64,
     },
+}
+
+/// One step of a cycle of waits: this lock is held by this party, whose owner waits for the lock of the next step.
+/// The last step's party is of the owner that asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CycleStep {
+    /// The lock.
+    pub name: Name,
+    /// How long it has been held, in ms.
+    pub held_ms: u64,
+    /// Who holds it.
+    pub party: Arc<Party>,
 }
 
 /// The holder of a lock.

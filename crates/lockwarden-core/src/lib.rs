@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod deadlock;
 pub mod keeper;
 pub mod limits;
 pub mod name;

@@ -38,6 +38,11 @@ pub const ASK_EVERY_MS: u64 = 1_000;
 /// Tickets that one command may drop before it answers [`crate::Reply::More`] (R26).
 pub const DROPS_PER_COMMAND: usize = 64;
 
+/// The longest owner id, in bytes.
+pub const MAX_OWNER_BYTES: usize = 512;
+/// The most owners in one cycle that is found (G7).
+pub const LONGEST_CYCLE: usize = 256;
+
 /// A length of time that breaks its rule.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{what} of {given_ms} ms is out of range: {least_ms} ms to {most_ms} ms")]

@@ -13,7 +13,7 @@ pub enum InvalidName {
     /// It is too long.
     #[error("a {what} may have {most} bytes at most; this one has {bytes}, and begins {begins:?}")]
     TooLong {
-        /// `name`, `token` or `label`.
+        /// `name`, `token`, `label` or `owner id`.
         what: &'static str,
         /// Its length, in bytes.
         bytes: usize,
@@ -28,6 +28,11 @@ pub enum InvalidName {
     /// It begins as companions do (R2), and as the value of a key that holds a record.
     #[error("names and tokens that begin with \"{RESERVED}\" are reserved: {0:?}")]
     Reserved(String),
+    /// An owner id has other characters than it may.
+    #[error(
+        "an owner id may have letters of ASCII, digits and ._:@+=- only, and / between these; this one is {0:?}"
+    )]
+    OwnerCharacters(String),
 }
 
 /// What is locked: any non-empty UTF-8 of at most [`MAX_NAME_BYTES`] bytes that does not begin
@@ -104,6 +109,22 @@ impl Token {
 pub fn label(text: &str) -> Result<&str, InvalidName> {
     not_longer("label", text.as_bytes(), crate::limits::MAX_LABEL_BYTES)?;
     Ok(text)
+}
+
+/// Checks an owner id: 1 to [`MAX_OWNER_BYTES`](crate::limits::MAX_OWNER_BYTES) letters of ASCII, digits and
+/// `._:@+=-`, which ids of tasks, hosts and processes consist of and every store can hold as they are; `/` between
+/// an owner and its part (see [`crate::deadlock`]).
+pub fn owner(text: &str) -> Result<&str, InvalidName> {
+    if text.is_empty() {
+        return Err(InvalidName::Empty("owner id"));
+    }
+    not_longer("owner id", text.as_bytes(), crate::limits::MAX_OWNER_BYTES)?;
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._:@+=-".contains(c);
+    if text.split('/').all(|part| !part.is_empty() && part.chars().all(allowed)) {
+        Ok(text)
+    } else {
+        Err(InvalidName::OwnerCharacters(beginning(text.as_bytes())))
+    }
 }
 
 fn not_longer(what: &'static str, bytes: &[u8], most: usize) -> Result<(), InvalidName> {

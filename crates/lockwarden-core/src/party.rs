@@ -5,6 +5,9 @@ use std::sync::Arc;
 /// The description of a holder or a waiter. Shown and watched, never a proof of ownership.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Party {
+    /// The owner: which line of execution it is, among all sessions. Acquisitions of one owner can be part of a
+    /// deadlock together (G7). Empty: each stands for itself. See [`crate::name::owner`].
+    pub owner: Arc<str>,
     /// What a person reads: a task id, a name. May be empty.
     pub label: Arc<str>,
     /// The name of the host.

@@ -13,6 +13,7 @@ use crate::{
         Absence, Acquire, Command, HolderView, LockView, Message, Reason, RecordView, Refusal,
         Renew, Reply, TicketView, Wait,
     },
+    deadlock::{self, Others, Place, WaitChange, Waits},
     limits::{ASK_EVERY_MS, DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, QUEUE_TTL_MS, W_MS},
     name::{Epoch, Name, Run, SessionId, Token},
     party::Party,
@@ -27,6 +28,8 @@ pub struct Table {
     pub meta: Option<Meta>,
     /// The locks that hold anything.
     pub locks: BTreeMap<Name, Lock>,
+    /// Where owners wait (R37).
+    pub waits: Waits,
 }
 
 /// What a store remembers beside its locks. It never expires (R2).
@@ -139,22 +142,31 @@ pub struct Context<'a> {
     pub rules: Rules,
 }
 
-/// What a command has a store do beside answering: tell sessions. None of it needs to arrive.
+/// What sessions are to be told. None of it needs to arrive.
 pub type Messages = Vec<(SessionId, Message)>;
+
+/// What a command has a store do beside answering.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// What to tell whom.
+    pub messages: Messages,
+    /// Who waits where from now on, in this order.
+    pub waits: Vec<WaitChange>,
+}
 
 const US_PER_MS: u64 = 1_000;
 
 impl Table {
     /// Carries out one command: [`enter`], then [`step`] on the lock that it names.
     pub fn apply(&mut self, at: &Context<'_>, command: &Command) -> (Reply, Messages) {
-        let mut messages = Messages::new();
+        let mut effects = Effects::default();
         let Some(mut meta) = enter(self.meta.clone(), at) else {
-            return (Reply::Stale, messages);
+            return (Reply::Stale, effects.messages);
         };
         let reply = match command.name() {
             Some(name) => {
                 let mut lock = self.locks.remove(name).unwrap_or_default();
-                let reply = step(&mut meta, &mut lock, at, command, &mut messages);
+                let reply = step(&mut meta, &mut lock, self, at, command, &mut effects);
                 if lock != Lock::default() {
                     self.locks.insert(name.clone(), lock);
                 }
@@ -163,7 +175,8 @@ impl Table {
             None => beat(at),
         };
         self.meta = Some(meta);
-        (reply, messages)
+        effects.waits.into_iter().for_each(|change| change.apply(&mut self.waits));
+        (reply, effects.messages)
     }
 
     /// Forgets what has expired. Stores differ in when they do that; what they answer does not.
@@ -172,6 +185,17 @@ impl Table {
             lock.expire(now_us);
             *lock != Lock::default()
         });
+        self.waits.retain(|_, place| place.until_us > now_us);
+    }
+}
+
+impl Others for Table {
+    fn place(&self, owner: &str) -> Option<Place> {
+        self.waits.get(owner).cloned()
+    }
+
+    fn lock(&self, name: &Name) -> Option<Lock> {
+        self.locks.get(name).cloned()
     }
 }
 
@@ -219,12 +243,13 @@ pub fn enter(meta: Option<Meta>, at: &Context<'_>) -> Option<Meta> {
 pub fn step(
     meta: &mut Meta,
     lock: &mut Lock,
+    others: &dyn Others,
     at: &Context<'_>,
     command: &Command,
-    messages: &mut Messages,
+    effects: &mut Effects,
 ) -> Reply {
     lock.expire(at.now_us);
-    let mut turn = Turn { meta, lock, at, messages };
+    let mut turn = Turn { meta, lock, others, at, effects };
     let reply = match command {
         Command::Acquire(acquire) => turn.acquire(acquire),
         Command::Renew(renew) => turn.renew(renew),
@@ -283,8 +308,9 @@ impl Lock {
 struct Turn<'a> {
     meta: &'a mut Meta,
     lock: &'a mut Lock,
+    others: &'a dyn Others,
     at: &'a Context<'a>,
-    messages: &'a mut Messages,
+    effects: &'a mut Effects,
 }
 
 /// What a promotion came to.
@@ -333,6 +359,11 @@ impl Turn<'_> {
             }
         }
         self.probe(&ask.name);
+        if let Some(cycle) = deadlock::cycle(at, self.others, self.lock, ask) {
+            let own = |it: &Ticket| it.token == ask.token && it.session == *at.caller;
+            self.leave_queue(&ask.name, own);
+            return Reply::Deadlock(cycle);
+        }
         let position = self.queue_up(ask);
         let reason = match self.guard_ms() {
             0 => Reason::Held,
@@ -409,7 +440,7 @@ impl Turn<'_> {
             // An acquire that was sent again before this release may have found the lock gone, and
             // queued: nothing of the token is left behind (G6).
             let caller = self.at.caller;
-            self.lock.queue.retain(|it| it.token != *token || it.session != *caller);
+            self.leave_queue(name, |it| it.token == *token && it.session == *caller);
             return Reply::NotHeld(self.lock.absence());
         }
         self.free(name);
@@ -419,8 +450,8 @@ impl Turn<'_> {
     fn cancel(&mut self, name: &Name, token: &Token, proof: &str) -> Reply {
         // By session and proof as well: in the drop-ins the same value may be another's by now.
         let caller = self.at.caller;
-        self.lock.queue.retain(|ticket| {
-            ticket.token != *token || ticket.session != *caller || &*ticket.proof != proof
+        self.leave_queue(name, |ticket| {
+            ticket.token == *token && ticket.session == *caller && &*ticket.proof == proof
         });
         let granted = self.lock.record().is_some_and(|record| {
             record.token == *token && record.session == *caller && &*record.proof == proof
@@ -458,12 +489,20 @@ impl Turn<'_> {
         };
         if let Some(session) = holder {
             let (name, token) = (name.clone(), token.clone());
-            self.messages.push((session, Message::Revoked { name, token, after_ms }));
+            self.effects.messages.push((session, Message::Revoked { name, token, after_ms }));
         }
         if !delayed {
             self.free(name);
         }
         Reply::Revoked { after_ms }
+    }
+
+    /// Takes tickets out of the queue. (Those of the dead are dropped without a word about their waits, which
+    /// count no more without the ticket.)
+    fn leave_queue(&mut self, name: &Name, whose: impl Fn(&Ticket) -> bool) {
+        for ticket in self.lock.queue.extract_if(.., |ticket| whose(ticket)) {
+            self.effects.waits.extend(ticket.wait_ends(name));
+        }
     }
 
     /// Deletes the holder, then hands on in the same step (G3, G4).
@@ -487,6 +526,7 @@ impl Turn<'_> {
             if overdue || !self.alive(&ticket.session) {
                 continue;
             }
+            self.effects.waits.extend(ticket.wait_ends(name));
             let to_asker = asker == Some(&ticket.token) && ticket.session == *self.at.caller;
             let (token, session) = (ticket.token.clone(), ticket.session.clone());
             let lease_ms = if to_asker { ticket.lease_ms } else { ticket.lease_ms.min(W_MS) };
@@ -502,12 +542,12 @@ impl Turn<'_> {
             {
                 let (name, token) = (name.clone(), first.token.clone());
                 let message = Message::First { name, token, holder: Box::new(holder) };
-                self.messages.push((first.session.clone(), message));
+                self.effects.messages.push((first.session.clone(), message));
             }
             if !to_asker {
                 let (name, epoch) = (name.clone(), self.meta.epoch.clone());
                 let message = Message::Grant { name, token, fence, lease_ms, epoch, first: same };
-                self.messages.push((session, message));
+                self.effects.messages.push((session, message));
             }
             return Promoted::Granted { to_asker };
         }
@@ -553,7 +593,7 @@ impl Turn<'_> {
                 let until_us = now_us + ASK_EVERY_MS * US_PER_MS;
                 self.lock.asked = Some((record.token.clone(), until_us));
                 let (name, token) = (name.clone(), record.token);
-                self.messages.push((record.session, Message::Asking { name, token }));
+                self.effects.messages.push((record.session, Message::Asking { name, token }));
             }
         } else if !guarded && !record.revoked && record.run == self.meta.run {
             // Its link is closed: grace, then it is over (R14). A record of another run says
@@ -605,6 +645,11 @@ impl Turn<'_> {
                 queue.len() - 1
             }
         };
+        for owner in deadlock::wholes(&ask.party.owner) {
+            let (name, token) = (ask.name.clone(), ask.token.clone());
+            let place = Place { name, token, until_us: self.lock.queue_expires_us };
+            self.effects.waits.push(WaitChange::Begins(owner, place));
+        }
         // Only the first two living look after the holder, so only they must know their place
         // exactly; counting further, or past many dead ones, would cost one probe per ticket.
         let mut living = 0;
@@ -662,6 +707,14 @@ impl Turn<'_> {
             return 0;
         }
         self.meta.guard_until_us.saturating_sub(self.at.now_us).div_ceil(US_PER_MS)
+    }
+}
+
+impl Ticket {
+    /// Its owner does not wait with it any more.
+    fn wait_ends(&self, name: &Name) -> impl Iterator<Item = WaitChange> {
+        deadlock::wholes(&self.party.owner)
+            .map(|owner| WaitChange::Ends(owner, name.clone(), self.token.clone()))
     }
 }
 

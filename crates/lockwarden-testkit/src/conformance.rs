@@ -39,7 +39,8 @@ macro_rules! conformance_tests {
             revoke_at_once, revoke_with_delay, strange_names_are_names, bad_values_are_refused,
             drop_releases, close_releases_and_cancels, values_of_drop_ins, counts_right,
             wins_are_shared, many_locks_leave_nothing, lost_is_told_once_and_stays,
-            acquire_is_reusable, fence_floors);
+            acquire_is_reusable, fence_floors, an_owner_enters_again, a_deadlock_is_told_at_once,
+            a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle);
     };
     (@ $make:expr; $($case:ident),*) => {
         $(
@@ -552,4 +553,157 @@ pub async fn fence_floors(place: &dyn Place) {
     let far = fence + 3 * 24 * 3_600 * 1_000_000;
     let error = a.lock("x").fence_floor(far).acquire().await.expect_err("poison");
     assert_eq!(error.code(), "invalid", "{error}");
+}
+
+/// An owner acquires what it holds once more: one acquisition to the store, given back by the last of its guards.
+pub async fn an_owner_enters_again(place: &dyn Place) {
+    let (a, b) = (warden(place).await, warden(place).await);
+    let task = |name| a.lock(name).owner("task-1");
+    let outer = task("x").acquire().await.expect("free");
+    let inner = task("x").no_wait().acquire().await.expect("our own");
+    assert_eq!((inner.fence(), inner.token()), (outer.fence(), outer.token()));
+    // Another owner, and nobody in particular, find it busy.
+    for other in [a.lock("x").owner("task-2"), a.lock("x")] {
+        assert!(matches!(other.no_wait().acquire().await, Err(Error::Busy { .. })));
+    }
+    // In any order, and by drop as well.
+    outer.release().await.expect("released");
+    assert!(inner.check());
+    let third = task("x").acquire().await.expect("our own");
+    drop(inner);
+    assert!(third.check());
+    assert!(matches!(b.lock("x").no_wait().acquire().await, Err(Error::Busy { .. })));
+    third.release().await.expect("released");
+    let next = b.lock("x").wait_for(MS(5_000)).acquire().await.expect("free");
+    // There is a bound, and none of its guards is lost at it.
+    next.release().await.expect("released");
+    let mut guards = Vec::new();
+    let error = loop {
+        match task("x").acquire().await {
+            Ok(guard) => guards.push(guard),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((guards.len(), error.code()), (1_000, "too_deep"));
+    // A dropped future is no guard.
+    drop(guards.pop());
+    drop(tokio::time::timeout(Duration::ZERO, task("x").acquire()).await);
+    // What was lost is acquired anew, beside the guards that know of it.
+    let token = guards[0].token().clone();
+    b.revoke("x", &token, false).await.expect("revoked");
+    guards[0].lost().await;
+    let anew = task("x").wait_for(MS(5_000)).acquire().await.expect("free");
+    assert!(anew.check() && anew.fence() > guards[0].fence());
+    for guard in guards {
+        assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+    }
+    assert!(anew.check());
+    anew.release().await.expect("released");
+    until("nothing left", || async { names(&a).await.is_empty() }).await;
+}
+
+/// G7: two take two locks in two orders. Whoever closes the cycle is told so at once, keeps what it holds, and
+/// nothing is left of its request.
+pub async fn a_deadlock_is_told_at_once(place: &dyn Place) {
+    let (a, b) = (warden(place).await, warden(place).await);
+    let x = a.lock("x").owner("a").label("first").acquire().await.expect("free");
+    let y = b.lock("y").owner("b").label("second").acquire().await.expect("free");
+    let waiting = tokio::spawn({
+        let lock = a.lock("y").owner("a");
+        async move { lock.acquire().await }
+    });
+    until("a waits", || async { waiters(&b, "y").await == 1 }).await;
+    let began = Instant::now();
+    let error = b.lock("x").owner("b").acquire().await.expect_err("a deadlock");
+    assert!(began.elapsed() < MS(1_000), "no time-out is involved: {:?}", began.elapsed());
+    let Error::Deadlock { name, cycle } = &error else { panic!("{error}") };
+    assert_eq!(name.as_str(), "x");
+    let steps: Vec<_> = cycle
+        .iter()
+        .map(|step| (step.name.as_str(), &*step.party.label, step.party.pid()))
+        .collect();
+    let pid = Some(std::process::id());
+    assert_eq!(steps, [("x", "first", pid), ("y", "second", pid)]);
+    let words = error.to_string();
+    assert!(
+        words.contains("x is held by first (host ") && words.contains("who waits for y"),
+        "{words}"
+    );
+    assert!(x.check() && y.check());
+    assert_eq!(waiters(&a, "x").await, 0);
+    y.release().await.expect("released");
+    let y = waiting.await.expect("no panic").expect("granted");
+    y.release().await.expect("released");
+    x.release().await.expect("released");
+    until("nothing left", || async { names(&a).await.is_empty() }).await;
+}
+
+/// G7 over five owners in three sessions: the whole cycle, in order.
+pub async fn a_long_deadlock_is_spelled_out(place: &dyn Place) {
+    let wardens = [warden(place).await, warden(place).await, warden(place).await];
+    let of = |i: usize| format!("owner-{i}");
+    let mut held = Vec::new();
+    for i in 0..5 {
+        let lock = wardens[i % 3].lock(&format!("l{i}")).owner(&of(i));
+        held.push(lock.acquire().await.expect("free"));
+    }
+    let mut waiting = Vec::new();
+    for i in 0..4 {
+        let name = format!("l{}", i + 1);
+        let lock = wardens[(i + 1) % 3].lock(&name).owner(&of(i));
+        waiting.push(tokio::spawn(async move { lock.acquire().await }));
+        until("it waits", || async { waiters(&wardens[0], &name).await == 1 }).await;
+    }
+    // A bystander waits for the same, and is no part of it.
+    let lock = wardens[0].lock("l0").owner("bystander");
+    waiting.push(tokio::spawn(async move { lock.acquire().await }));
+    until("it waits", || async { waiters(&wardens[0], "l0").await == 1 }).await;
+    let error = wardens[2].lock("l0").owner(&of(4)).acquire().await.expect_err("a deadlock");
+    let Error::Deadlock { cycle, .. } = &error else { panic!("{error}") };
+    let names: Vec<&str> = cycle.iter().map(|step| step.name.as_str()).collect();
+    assert_eq!(names, ["l0", "l1", "l2", "l3", "l4"]);
+    // Without a wait there is no deadlock, and a wait that was given up counts no more.
+    let no_wait = wardens[2].lock("l0").owner(&of(4)).no_wait();
+    assert!(matches!(no_wait.acquire().await, Err(Error::Busy { .. })));
+    waiting[1].abort();
+    until("it left", || async { waiters(&wardens[0], "l2").await == 0 }).await;
+    let brief = wardens[2].lock("l0").owner(&of(4)).wait_for(MS(50));
+    assert!(matches!(brief.acquire().await, Err(Error::TimedOut { .. })));
+    drop(held);
+    for task in waiting {
+        drop(task.await);
+    }
+    until("nothing left", || async { self::names(&wardens[0]).await.is_empty() }).await;
+}
+
+/// No false alarm: many who take locks in one order, some of them giving up.
+pub async fn no_deadlock_without_a_cycle(place: &dyn Place) {
+    let wardens = [warden(place).await, warden(place).await, warden(place).await];
+    let mut tasks = Vec::new();
+    for i in 0..24_usize {
+        let warden = wardens[i % 3].clone();
+        tasks.push(tokio::spawn(async move {
+            let owner = format!("o{i}");
+            for round in 0..6 {
+                let mut held = Vec::new();
+                // Always upwards, with gaps.
+                for number in (0..6).filter(|number| (number * 7 + i + round) % 3 != 0) {
+                    let lock = warden.lock(&format!("n{number}")).owner(&owner);
+                    let lock = if i % 5 == 0 { lock.wait_for(MS(20)) } else { lock };
+                    match lock.acquire().await {
+                        Ok(guard) => held.push(guard),
+                        Err(Error::TimedOut { .. }) => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                for guard in held {
+                    guard.release().await.expect("released");
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    until("nothing left", || async { names(&wardens[0]).await.is_empty() }).await;
 }

@@ -2,10 +2,11 @@
 
 use lockwarden_core::{
     Name,
-    command::{HolderView, Reason, Refusal},
+    command::{CycleStep, HolderView, Reason, Refusal},
     keeper::Loss,
     limits::OutOfRange,
     name::InvalidName,
+    party::Party,
 };
 use std::{fmt, time::Duration};
 use thiserror::Error;
@@ -30,6 +31,23 @@ pub enum Error {
         waited: Duration,
         /// What the store said last.
         told: Option<Box<Refusal>>,
+    },
+    /// The caller would wait for its own owner (G7): nothing was queued, and what it holds it still holds.
+    #[error("deadlock: {}", Cycle(.cycle))]
+    Deadlock {
+        /// The lock that it asked for.
+        name: Name,
+        /// Who holds what and waits for the next; it begins with `name`, and ends with what the caller's own
+        /// owner holds.
+        cycle: Vec<CycleStep>,
+    },
+    /// The owner holds the lock so often already that this can only be a loop.
+    #[error("the lock {name} is held {most} times by one owner: it was not acquired once more")]
+    TooDeep {
+        /// The lock.
+        name: Name,
+        /// The most.
+        most: usize,
     },
     /// The guard runs: the store began a new epoch, and for W (3 s) it grants nothing, because a
     /// holder from before may still believe (R6).
@@ -77,6 +95,8 @@ impl Error {
         match self {
             Error::Busy { .. } => "busy",
             Error::TimedOut { .. } => "timed_out",
+            Error::Deadlock { .. } => "deadlock",
+            Error::TooDeep { .. } => "too_deep",
             Error::Guarded { .. } => "guarded",
             Error::Lost { .. } => "lost",
             Error::ReleasedOrLost { .. } => "released_or_lost",
@@ -94,6 +114,7 @@ impl Error {
             self,
             Error::Busy { .. }
                 | Error::TimedOut { .. }
+                | Error::Deadlock { .. }
                 | Error::Guarded { .. }
                 | Error::Store(StoreError::Unavailable { .. })
         )
@@ -164,6 +185,35 @@ impl fmt::Display for Told<'_> {
     }
 }
 
+/// A cycle in words, as its victim sees it.
+struct Cycle<'a>(&'a [CycleStep]);
+
+impl fmt::Display for Cycle<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, CycleStep { name, held_ms, party }) in self.0.iter().enumerate() {
+            let s = *held_ms as f64 / 1_000.0;
+            if number > 0 {
+                f.write_str(", who waits for ")?;
+            }
+            write!(f, "{name} is held by {}for {s:.1} s", who(party))?;
+        }
+        f.write_str(
+            ", who asked; release something first, or take all of it in one order everywhere",
+        )
+    }
+}
+
+/// A party in words, and a space.
+fn who(party: &Party) -> String {
+    let pid = party.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    let mut text = String::new();
+    if !party.label.is_empty() {
+        text += &format!("{} ", party.label.escape_debug());
+    }
+    text += &format!("(host {}, pid {pid}) ", party.host.escape_debug());
+    text
+}
+
 /// A holder in words: who, where, since when, how long still.
 #[must_use]
 pub fn describe(holder: &HolderView) -> String {
@@ -175,12 +225,7 @@ pub fn describe(holder: &HolderView) -> String {
             text += &format!("another kind of client (value {token})");
         }
         Some(record) => {
-            let party = &record.party;
-            let pid = party.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-            if !party.label.is_empty() {
-                text += &format!("{} ", party.label.escape_debug());
-            }
-            text += &format!("(host {}, pid {pid}) ", party.host.escape_debug());
+            text += &who(&record.party);
             text += &format!("for {}", seconds(record.held_ms));
         }
     }

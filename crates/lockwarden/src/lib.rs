@@ -25,7 +25,7 @@ pub use error::{Effect, Error, StoreError, Trouble};
 pub use lockwarden_core::Rules;
 pub use lockwarden_core::{
     Name, Token,
-    command::{Absence, HolderView, LockView, Reason, RecordView, Refusal, TicketView},
+    command::{Absence, CycleStep, HolderView, LockView, Reason, RecordView, Refusal, TicketView},
     keeper::{Loss, Risk, State},
     limits,
     party::{Party, Process},

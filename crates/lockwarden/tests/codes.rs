@@ -13,7 +13,9 @@ fn errors() -> Vec<Error> {
         Error::TimedOut { name: name.clone(), waited: Duration::ZERO, told: None },
         Error::Guarded { name: name.clone(), left: Duration::ZERO },
         Error::Lost { name: name.clone(), loss: Loss::LeaseEnded },
-        Error::ReleasedOrLost { name },
+        Error::ReleasedOrLost { name: name.clone() },
+        Error::Deadlock { name: name.clone(), cycle: Vec::new() },
+        Error::TooDeep { name, most: 1_000 },
         unavailable(Trouble::Unreachable, Effect::NotApplied),
         unavailable(Trouble::Disconnected, Effect::Unknown),
         Error::Store(StoreError::Denied { place: String::new(), detail: String::new() }),
@@ -28,6 +30,8 @@ fn errors() -> Vec<Error> {
             | Error::Guarded { .. }
             | Error::Lost { .. }
             | Error::ReleasedOrLost { .. }
+            | Error::Deadlock { .. }
+            | Error::TooDeep { .. }
             | Error::Store(
                 StoreError::Unavailable { .. }
                 | StoreError::Denied { .. }

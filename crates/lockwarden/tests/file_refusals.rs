@@ -102,7 +102,10 @@ async fn another_schema_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(Session::new(dir.path(), "a").await);
     let path = dir.path().join("lockwarden.db");
-    for number in [3, 1_000_000] {
+    let database = rusqlite::Connection::open(&path).unwrap();
+    let ours: i64 = database.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    drop(database);
+    for number in [ours + 1, 1_000_000] {
         let database = rusqlite::Connection::open(&path).unwrap();
         database.execute_batch(&format!("PRAGMA user_version={number}")).unwrap();
         drop(database);

@@ -208,7 +208,7 @@ impl World {
                     guard_until_us: 0,
                     fence: 0,
                 }),
-                locks: BTreeMap::new(),
+                ..Table::default()
             },
             run: Run::new("r0"),
             runs: 0,

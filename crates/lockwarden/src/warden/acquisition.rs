@@ -2,8 +2,9 @@
 
 use crate::error::{Error, StoreError};
 use lockwarden_core::{
+    Token,
     command::{Acquire, Refusal},
-    keeper::{Keeping, Loss},
+    keeper::{HandleId, Keeping, Loss},
 };
 use std::task::Waker;
 use tokio::sync::{oneshot, watch};
@@ -15,6 +16,15 @@ pub struct Waiting {
     pub told: Option<Refusal>,
     /// Why the store could not be asked, if it could not.
     pub trouble: Option<StoreError>,
+}
+
+/// What a caller gets.
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    /// The acquisition: an earlier one, where its owner holds the lock already.
+    pub(super) id: HandleId,
+    pub(super) token: Token,
+    pub(super) fence: u64,
 }
 
 /// One acquisition, known by its token from before its first command leaves (R16).
@@ -61,8 +71,7 @@ pub(super) enum Phase {
 }
 
 pub(super) struct Wait {
-    /// Hears the fence.
-    pub(super) reply: oneshot::Sender<Result<u64, Error>>,
+    pub(super) reply: oneshot::Sender<Result<Grant, Error>>,
     pub(super) report: Option<watch::Sender<Waiting>>,
     pub(super) began_us: u64,
     pub(super) deadline_us: Option<u64>,
@@ -79,7 +88,7 @@ pub(super) struct Wait {
 
 /// What a caller is told.
 pub(super) enum Told {
-    Acquired(oneshot::Sender<Result<u64, Error>>, Result<u64, Error>),
+    Acquired(oneshot::Sender<Result<Grant, Error>>, Result<Grant, Error>),
     Left(oneshot::Sender<Result<(), Error>>, Result<(), Error>),
 }
 

@@ -146,7 +146,9 @@ impl State {
         let Some(wait) = &mut acquisition.wait else { return };
         // With two connections a grant may overtake the refusal before it. What became of the grant
         // is what the renewal under way will say.
-        if acquisition.phase == Phase::Confirming && matches!(answer, Ok(Reply::Refused(_))) {
+        if acquisition.phase == Phase::Confirming
+            && matches!(answer, Ok(Reply::Refused(_) | Reply::Deadlock(_)))
+        {
             return;
         }
         match answer {
@@ -176,6 +178,10 @@ impl State {
                     self.watching.holder(&name, refusal.holder.as_ref());
                     self.plan_recheck(now_us, id, &refusal);
                 }
+            }
+            Ok(Reply::Deadlock(cycle)) => {
+                let name = acquisition.ask.name.clone();
+                self.fail(id, Error::Deadlock { name, cycle });
             }
             Ok(Reply::Guarded { guard_ms, .. }) => {
                 self.recheck_at(id, now_us + (guard_ms.min(W_MS) + FIRST_MARGIN_MS) * 1_000);

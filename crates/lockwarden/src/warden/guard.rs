@@ -1,6 +1,6 @@
 //! A held lock.
 
-use super::Shared;
+use super::{Shared, acquisition::Grant};
 use crate::{clock, error::Error};
 use lockwarden_core::{
     Name, Token,
@@ -20,7 +20,10 @@ const EXTEND_PATIENCE: Duration = Duration::from_secs(5);
 /// give [`Guard::fence`] to the protected resource where that can refuse older ones.
 pub struct Guard {
     shared: Arc<Shared>,
+    /// The acquisition, which several guards of one owner share.
     id: HandleId,
+    /// This guard's own part in it.
+    entry: HandleId,
     name: Name,
     token: Token,
     fence: u64,
@@ -31,13 +34,13 @@ pub struct Guard {
 impl Guard {
     pub(super) fn new(
         shared: Arc<Shared>,
-        id: HandleId,
+        entry: HandleId,
         name: Name,
-        token: Token,
-        fence: u64,
+        grant: Grant,
         least_lease_ms: u64,
     ) -> Guard {
-        Guard { shared, id, name, token, fence, least_lease_ms, released: false }
+        let Grant { id, token, fence } = grant;
+        Guard { shared, id, entry, name, token, fence, least_lease_ms, released: false }
     }
 
     /// The lock's name.
@@ -133,7 +136,8 @@ impl Guard {
         }
     }
 
-    /// Releases the lock and says what happened.
+    /// Releases the lock and says what happened. Where its owner acquired it more than once (see
+    /// [`super::Lock::owner`]), the last of the guards gives it back.
     ///
     /// # Errors
     /// [`Error::Lost`]: it was lost before, and another holder was not touched.
@@ -141,7 +145,7 @@ impl Guard {
     /// within 5 s: the release is tried on in the background while the lease lasts.
     pub async fn release(mut self) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
-        self.shared.request(|inbox| inbox.leave(self.id, Some(reply)))?;
+        self.shared.request(|inbox| inbox.leave(self.entry, Some(reply)))?;
         self.released = true;
         // The driver's own timers end the wait: a timer of the runtime for each release would cost
         // more than the rest of it.
@@ -153,7 +157,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
             // In a forked child there is nothing to release.
-            let _ = self.shared.request(|inbox| inbox.leave(self.id, None));
+            let _ = self.shared.request(|inbox| inbox.leave(self.entry, None));
         }
     }
 }

@@ -4,7 +4,10 @@
 //! wait for that: they leave their request here, and whoever locks the state next takes it in first
 //! (`Shared::state`), so that to everyone it looks as if it had been done at once.
 
-use super::{acquisition::Waiting, state::State};
+use super::{
+    acquisition::{Grant, Waiting},
+    state::State,
+};
 use crate::{clock, error::Error};
 use lockwarden_core::{
     command::Acquire,
@@ -19,8 +22,7 @@ pub(super) struct Begun {
     pub(super) ask: Acquire,
     pub(super) keeping: Keeping,
     pub(super) report: Option<watch::Sender<Waiting>>,
-    /// Hears the fence.
-    pub(super) reply: oneshot::Sender<Result<u64, Error>>,
+    pub(super) reply: oneshot::Sender<Result<Grant, Error>>,
     pub(super) began_us: u64,
 }
 
@@ -40,8 +42,8 @@ pub(super) struct Inbox {
     pub(super) closed: bool,
 }
 
-/// The id of a new acquisition, and who hears the fence.
-pub(super) type Beginning = (HandleId, oneshot::Receiver<Result<u64, Error>>);
+/// The id of a new acquisition, and what comes of it.
+pub(super) type Beginning = (HandleId, oneshot::Receiver<Result<Grant, Error>>);
 
 impl Inbox {
     /// Begins an acquisition.

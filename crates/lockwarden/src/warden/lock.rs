@@ -7,7 +7,6 @@ use lockwarden_core::{
     command::{Acquire, Wait},
     keeper::{HandleId, Keeping},
     limits, name,
-    party::Party,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -29,6 +28,7 @@ pub struct Lock {
     grace: Duration,
     floor: u64,
     label: Option<String>,
+    owner: Option<String>,
     drop_in: Option<Vec<u8>>,
     renew: bool,
     report: Option<watch::Sender<Waiting>>,
@@ -44,6 +44,7 @@ impl Lock {
             grace: Duration::from_millis(limits::DEFAULT_GRACE_MS),
             floor: 0,
             label: None,
+            owner: None,
             drop_in: None,
             renew: true,
             report: None,
@@ -91,6 +92,32 @@ impl Lock {
         self
     }
 
+    /// The owner: the one line of execution that acquires this lock, as a task, a thread or a command is one; 1 to
+    /// 512 letters of ASCII, digits and `._:@+=-`, unique among everybody who uses the store. (Without it each
+    /// acquisition stands for itself.) `a/b` is a part of `a`, which waits for it: a step inside a task, say. An
+    /// owner does one thing after the other, and so
+    ///
+    /// * it may acquire a lock that it holds through the same warden once more, up to 1,000 times: each guard ends
+    ///   one of them, the last gives the lock back;
+    /// * an acquire that would wait for its own owner, however many others wait in between and wherever they run,
+    ///   fails at once with [`Error::Deadlock`] and the whole cycle (G7).
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let task = |name| warden.lock(name).owner("task-17");
+    /// let outer = task("ledger").acquire().await?;
+    /// let inner = task("ledger").acquire().await?;
+    /// assert_eq!(outer.fence(), inner.fence());
+    /// outer.release().await?;
+    /// assert!(inner.check());
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    pub fn owner(mut self, owner: &str) -> Lock {
+        self.owner = Some(owner.to_owned());
+        self
+    }
+
     /// Grant a fence above this one: the newest that a protected resource has seen, say (R34).
     pub fn fence_floor(mut self, floor: u64) -> Lock {
         self.floor = floor;
@@ -124,18 +151,19 @@ impl Lock {
     /// Dropping the future leaves nothing behind: no ticket, no lock (G6).
     ///
     /// # Errors
-    /// [`Error::Busy`] without a wait, [`Error::TimedOut`] with one; [`Error::Store`] if the store
-    /// could not be asked; [`Error::Invalid`] for a value out of its range.
+    /// [`Error::Busy`] without a wait, [`Error::TimedOut`] with one; [`Error::Deadlock`] if it would wait for its
+    /// own owner; [`Error::TooDeep`] if the owner holds it 1,000 times; [`Error::Store`] if the store could not
+    /// be asked; [`Error::Invalid`] for a value out of its range.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         let (ask, keeping) = self.ask()?;
-        let (name, token) = (ask.name.clone(), ask.token.clone());
+        let name = ask.name.clone();
         let (id, answer) =
             self.shared.request(|inbox| inbox.begin(ask, keeping, self.report.clone()))??;
         let unfinished = Unfinished { shared: &self.shared, id };
         let result = answer.await;
         std::mem::forget(unfinished);
-        let fence = result.map_err(|_| Error::Closed)??;
-        Ok(Guard::new(self.shared.clone(), id, name, token, fence, self.least_lease_ms()))
+        let grant = result.map_err(|_| Error::Closed)??;
+        Ok(Guard::new(self.shared.clone(), id, name, grant, self.least_lease_ms()))
     }
 
     fn least_lease_ms(&self) -> u64 {
@@ -161,13 +189,13 @@ impl Lock {
                 return Err(limits::wait(ms(wait)).err().map_or(Error::Closed, Error::from));
             }
         };
-        let party = match &self.label {
-            None => self.shared.party.clone(),
-            Some(label) => {
-                let label = name::label(label)?.into();
-                Arc::new(Party { label, ..(*self.shared.party).clone() })
-            }
-        };
+        let mut party = self.shared.party.clone();
+        if let Some(label) = &self.label {
+            Arc::make_mut(&mut party).label = name::label(label)?.into();
+        }
+        if let Some(owner) = &self.owner {
+            Arc::make_mut(&mut party).owner = name::owner(owner)?.into();
+        }
         let floor = self.floor;
         let ask = Acquire { name, token, proof, wait, lease_ms, grace_ms, floor, party };
         Ok((ask, Keeping { lease_ms, grace_ms, renew: self.renew }))

@@ -19,6 +19,7 @@ mod guard;
 mod inbox;
 mod lock;
 mod outbox;
+mod owners;
 mod state;
 mod timing;
 mod watching;
@@ -67,6 +68,7 @@ pub struct Warden {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     label: String,
+    owner: String,
     processes: Option<Vec<Process>>,
     no_process_watch: bool,
     rules: Rules,
@@ -99,6 +101,13 @@ impl Settings {
     #[must_use]
     pub fn label(mut self, label: &str) -> Settings {
         self.label = label.to_owned();
+        self
+    }
+
+    /// The owner of this client's acquisitions, unless a lock names its own: see [`Lock::owner`].
+    #[must_use]
+    pub fn owner(mut self, owner: &str) -> Settings {
+        self.owner = owner.to_owned();
         self
     }
 
@@ -135,7 +144,11 @@ impl Settings {
 
     /// Connects to a store.
     pub async fn connect_to(self, store: Arc<dyn Store>) -> Result<Warden, Error> {
-        let label = name::label(&self.label)?;
+        let label = name::label(&self.label)?.into();
+        let owner = match &*self.owner {
+            "" => "",
+            owner => name::owner(owner)?,
+        };
         // Our own is always among them: while it lives, it may believe.
         let own = process::current();
         let mut processes = self.processes.unwrap_or_default();
@@ -143,7 +156,8 @@ impl Settings {
             processes.insert(0, own);
         }
         let host = process::hostname();
-        let party = Arc::new(Party { label: label.into(), host, processes: processes.into() });
+        let (owner, processes) = (owner.into(), processes.into());
+        let party = Arc::new(Party { owner, label, host, processes });
         let session = random::session_id()?;
         let link = store.connect(&session, false).await?;
         let watches = store.watches_processes() && !self.no_process_watch;

@@ -4,10 +4,11 @@
 //! the I/O. Here is what callers' threads ask for and how an acquisition ends; `outbox` is what must be
 //! sent, `answers` what the store says, `timing` what time brings.
 
-use super::acquisition::{Acquisition, Leaving, Phase, Told, Wait, Waiting};
+use super::acquisition::{Acquisition, Grant, Leaving, Phase, Told, Wait, Waiting};
 use super::{
     inbox::Begun,
     outbox::{Flight, Purpose},
+    owners::{Left, MOST_ENTRIES, Owners},
     watching::Watching,
 };
 use crate::{
@@ -43,6 +44,8 @@ pub(super) struct State {
     pub(super) values: HashMap<(Name, Token), VecDeque<HandleId>>,
     /// Our waiters of each name that the store has queued, in order of arrival.
     pub(super) waiting: HashMap<Name, BTreeSet<HandleId>>,
+    /// What owners hold more than once.
+    pub(super) owners: Owners,
     /// The timers of acquisitions, by when they are due, in µs.
     pub(super) timers: BTreeSet<(u64, HandleId)>,
     /// What must be sent, in order.
@@ -85,6 +88,7 @@ impl State {
             acquisitions: BTreeMap::new(),
             ids: HashMap::new(),
             values: HashMap::new(),
+            owners: Owners::default(),
             waiting: HashMap::new(),
             timers: BTreeSet::new(),
             outbox: VecDeque::new(),
@@ -111,6 +115,10 @@ impl State {
         let Begun { id, ask, keeping, report, reply, began_us } = begun;
         if self.closing || self.ended {
             let _ = reply.send(Err(Error::Closed));
+            return;
+        }
+        if let Some(grant) = self.enter(id, &ask) {
+            let _ = reply.send(grant);
             return;
         }
         // A token of ours is new; only a caller's value can be in use.
@@ -164,13 +172,44 @@ impl State {
         }
     }
 
-    /// Ends an acquisition, granted or not. The reply hears what became of a release.
+    /// Where the owner holds the lock already, one guard more of the same acquisition. One that was lost is no
+    /// help: then the lock is acquired anew.
+    fn enter(&mut self, entry: HandleId, ask: &command::Acquire) -> Option<Result<Grant, Error>> {
+        let id = self.owners.held(&ask.party.owner, &ask.name)?;
+        let acquisition = self.acquisitions.get(&id)?;
+        let is_held = acquisition.phase == Phase::Held && ask.proof.is_empty();
+        if !is_held || matches!(self.keeper.state(id), Some(Belief::Lost(_))) {
+            return None;
+        }
+        let (token, fence) = (acquisition.ask.token.clone(), acquisition.fence);
+        Some(match self.owners.enter(entry, id) {
+            true => Ok(Grant { id, token, fence }),
+            false => Err(Error::TooDeep { name: ask.name.clone(), most: MOST_ENTRIES }),
+        })
+    }
+
+    /// Ends an acquisition, granted or not; or one guard of several. The reply hears what became of a release.
     pub(super) fn leave(
         &mut self,
-        id: HandleId,
+        entry: HandleId,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     ) {
         let now_us = clock::now_us();
+        let id = match self.owners.leave(entry) {
+            Left::Last(id) => id,
+            Left::More(id) => {
+                let lost = match (self.keeper.state(id), self.acquisitions.get(&id)) {
+                    (Some(Belief::Lost(loss)), Some(acquisition)) => {
+                        Err(Error::Lost { name: acquisition.ask.name.clone(), loss })
+                    }
+                    _ => Ok(()),
+                };
+                if let Some(reply) = reply {
+                    let _ = reply.send(lost);
+                }
+                return;
+            }
+        };
         let Some(acquisition) = self.acquisitions.get_mut(&id) else {
             return;
         };
@@ -248,6 +287,7 @@ impl State {
     /// Releases and cancels everything; the driver ends when all of it is acknowledged.
     pub(super) fn close(&mut self) {
         self.closing = true;
+        self.owners = Owners::default();
         let ids: Vec<HandleId> = self.acquisitions.keys().copied().collect();
         for id in ids {
             self.fail(id, Error::Closed);
@@ -334,9 +374,13 @@ impl State {
     pub(super) fn deliver(&mut self, id: HandleId) {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         acquisition.phase = Phase::Held;
-        let fence = acquisition.fence;
+        let (ask, fence) = (&acquisition.ask, acquisition.fence);
+        let token = ask.token.clone();
+        if !ask.party.owner.is_empty() && ask.proof.is_empty() {
+            self.owners.acquired(&ask.party.owner, &ask.name, id);
+        }
         self.floor = self.floor.max(fence);
-        self.finish(id, Ok(fence));
+        self.finish(id, Ok(Grant { id, token, fence }));
     }
 
     /// The caller gives up, or must: what it may have left at the store is cancelled (G6).
@@ -347,7 +391,7 @@ impl State {
         }
     }
 
-    pub(super) fn finish(&mut self, id: HandleId, result: Result<u64, Error>) {
+    pub(super) fn finish(&mut self, id: HandleId, result: Result<Grant, Error>) {
         self.stop_waiting(id);
         if let Some(acquisition) = self.acquisitions.get_mut(&id)
             && let Some(wait) = acquisition.wait.take()
@@ -415,6 +459,7 @@ impl State {
         };
         self.acquisitions_sent -= usize::from(was_sent);
         self.timers.remove(&(timer_us, id));
+        self.owners.ended(&ask.party.owner, &ask.name, id);
         if ask.proof.is_empty() {
             self.ids.remove(&ask.token);
             return;

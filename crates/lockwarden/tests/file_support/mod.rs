@@ -182,6 +182,7 @@ pub fn acquire(of: &str, with: &str, wait: Wait) -> Command {
         grace_ms: 3_000,
         floor: 0,
         party: Arc::new(Party {
+            owner: "".into(),
             label: "test".into(),
             host: lockwarden::process::hostname(),
             processes: [lockwarden::process::current()].into(),

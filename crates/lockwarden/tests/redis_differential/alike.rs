@@ -47,6 +47,11 @@ pub(crate) fn alike_reply(mut actual: Reply, expected: &Reply) -> Reply {
         (Reply::Revoked { after_ms: actual }, Reply::Revoked { after_ms: expected }) => {
             alike(actual, *expected);
         }
+        (Reply::Deadlock(actual), Reply::Deadlock(expected)) => {
+            for (actual, expected) in actual.iter_mut().zip(expected) {
+                alike(&mut actual.held_ms, expected.held_ms);
+            }
+        }
         (Reply::Shown(actual), Reply::Shown(expected)) => {
             alike_holder(&mut actual.holder, expected.holder.as_ref());
             for (actual, expected) in actual.queue.iter_mut().zip(&expected.queue) {

@@ -1,6 +1,6 @@
 //! What may happen in a case.
 
-use crate::redis_support::{name, party, token};
+use crate::redis_support::{name, party_of, token};
 use lockwarden_core::{
     Command, Name, SessionId, Token,
     command::{Acquire, Renew, Wait},
@@ -42,6 +42,17 @@ pub(crate) enum Floor {
     TwoDaysAhead,
 }
 
+/// Whose acquisition it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whose {
+    Nobodys,
+    Own,
+    /// The next session's owner.
+    Neighbours,
+    /// A part of the next session's owner.
+    Part,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     Acquire {
@@ -52,6 +63,7 @@ pub(crate) enum Ask {
         lease_ms: u64,
         grace_ms: u64,
         floor: Floor,
+        owner: Whose,
     },
     Renew {
         lock: usize,
@@ -101,10 +113,13 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => Just(Floor::TwoDaysAhead),
     ];
     let proof = || prop::bool::weighted(0.15);
+    let owner = prop_oneof![2 => Just(Whose::Nobodys), 4 => Just(Whose::Own), 1 => Just(Whose::Neighbours),
+        1 => Just(Whose::Part)];
+    let terms = (prop::bool::ANY, floor, owner);
     prop_oneof![
-        8 => (lock(), by(), proof(), wait, lease_ms(), prop::bool::ANY, floor).prop_map(
-            |(lock, by, proof, wait, lease_ms, long, floor)| Ask::Acquire {
-                lock, by, proof, wait, lease_ms, floor, grace_ms: if long { 4_000 } else { 3_000 },
+        8 => (lock(), by(), proof(), wait, lease_ms(), terms).prop_map(
+            |(lock, by, proof, wait, lease_ms, (long, floor, owner))| Ask::Acquire {
+                lock, by, proof, wait, lease_ms, floor, owner, grace_ms: if long { 4_000 } else { 3_000 },
             }
         ),
         2 => (lock(), by(), lease_ms()).prop_map(|(lock, by, lease_ms)| Ask::Renew { lock, by, lease_ms }),
@@ -141,7 +156,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// What may happen in a whole case: anything, and now and then a story that seldom comes by chance.
 pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let one_or_more = prop_oneof![12 => op().prop_map(|op| vec![op]), 1 => story()];
+    let one_or_more = prop_oneof![12 => op().prop_map(|op| vec![op]), 1 => story(), 1 => cycle()];
     prop::collection::vec(one_or_more, 1..35).prop_map(|parts| parts.concat())
 }
 
@@ -165,6 +180,7 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
                 lease_ms,
                 grace_ms: 3_000,
                 floor: Floor::None,
+                owner: Whose::Own,
             };
             let ask = |wait, lease_ms| ask_by(0, wait, lease_ms);
             let renews = Op::Alone(holder, Ask::Renew { lock, by: 0, lease_ms: 30_000 });
@@ -206,6 +222,51 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
         })
 }
 
+/// Each holds a lock and asks for the next one's, which closes a cycle, unless something happens on the way; then
+/// all of them ask again.
+fn cycle() -> impl Strategy<Value = Vec<Op>> {
+    let between = prop::sample::select(vec![0, 0, 0, 1, 2, 3, 4, 5]);
+    let order = prop::sample::select(vec![[0, 1, 2], [2, 1, 0], [1, 0, 2]]);
+    let wait = prop_oneof![3 => Just(Wait::Forever), 1 => Just(Wait::For(2_000))];
+    (between, order, 2..4_usize, wait).prop_map(|(between, order, sessions, wait)| {
+        let ask = |lock, by, wait| Ask::Acquire {
+            lock,
+            by,
+            proof: false,
+            wait,
+            lease_ms: 30_000,
+            grace_ms: 3_000,
+            floor: Floor::None,
+            owner: Whose::Own,
+        };
+        let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2)];
+        ops.extend((0..sessions).map(|who| Op::Alone(who, ask(who, 0, Wait::No))));
+        let asks = |who: &usize| Op::Alone(*who, ask((who + 1) % sessions, 3, wait));
+        let waiting = order.iter().filter(|who| **who < sessions);
+        let mut waits: Vec<Op> = waiting.clone().map(asks).collect();
+        let something = match between {
+            0 => Op::Alone(0, Ask::Beat),
+            1 => Op::Cut(order[0]),
+            2 => Op::StepMs(2_600),
+            3 => Op::Alone(
+                order[0],
+                Ask::Revoke { lock: order[0], by: 0, session: None, delayed: true },
+            ),
+            4 => Op::Batch(order[1], vec![Ask::Release { lock: order[1], by: 0 }, Ask::Beat]),
+            _ => Op::Alone(
+                order[0],
+                Ask::Cancel { lock: (order[0] + 1) % sessions, by: 3, proof: false },
+            ),
+        };
+        waits.insert(waits.len() - 1, something);
+        ops.extend(waits);
+        ops.push(Op::Join(order[0]));
+        ops.extend(waiting.map(asks));
+        ops.extend((0..3).map(|lock| Op::Alone(0, Ask::Show { lock })));
+        ops
+    })
+}
+
 /// The command itself.
 pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
     let proof = |proof: bool| if proof { "proof".into() } else { "".into() };
@@ -220,7 +281,22 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
         })
     };
     match *ask {
-        Ask::Acquire { lock: at, by: it, proof: has_proof, wait, lease_ms, grace_ms, floor } => {
+        Ask::Acquire {
+            lock: at,
+            by: it,
+            proof: has_proof,
+            wait,
+            lease_ms,
+            grace_ms,
+            floor,
+            owner,
+        } => {
+            let owner = match owner {
+                Whose::Nobodys => "",
+                Whose::Own => SESSIONS[who],
+                Whose::Neighbours => SESSIONS[(who + 1) % 3],
+                Whose::Part => ["B/part/1", "C/part/1", "A/part/1"][who],
+            };
             Command::Acquire(Acquire {
                 name: lock(at),
                 token: by(it),
@@ -234,7 +310,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                     Floor::HourAhead => now_us + 3_600_000_000,
                     Floor::TwoDaysAhead => now_us + 2 * 86_400_000_000,
                 },
-                party: party(SESSIONS[who]),
+                party: party_of(owner, SESSIONS[who]),
             })
         }
         Ask::Renew { lock: at, by: it, lease_ms } => {

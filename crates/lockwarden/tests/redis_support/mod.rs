@@ -244,8 +244,18 @@ pub fn token(text: &str) -> Token {
 
 /// A party with a label.
 pub fn party(label: &str) -> Arc<Party> {
+    party_of("", label)
+}
+
+/// A party of an owner.
+pub fn party_of(owner: &str, label: &str) -> Arc<Party> {
     let process = Process { namespace: "0123456789abcdef".into(), pid: 7, start: 99 };
-    Arc::new(Party { label: label.into(), host: "höst".into(), processes: [process].into() })
+    Arc::new(Party {
+        owner: owner.into(),
+        label: label.into(),
+        host: "höst".into(),
+        processes: [process].into(),
+    })
 }
 
 /// An acquire with usual terms.

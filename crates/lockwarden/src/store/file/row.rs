@@ -198,7 +198,8 @@ impl Writer {
             |out| &mut out.parties,
             party,
             |out, party| {
-                let Party { label, host, processes } = &**party;
+                let Party { owner, label, host, processes } = &**party;
+                out.text(owner);
                 out.text(label);
                 out.text(host);
                 out.number(processes.len() as u64);
@@ -364,6 +365,7 @@ impl<'a> Reader<'a> {
         self.once(
             |input| &mut input.parties,
             |input| {
+                let owner = input.text()?.into();
                 let label = input.text()?.into();
                 let host = input.text()?.into();
                 let count = input.count()?;
@@ -375,7 +377,7 @@ impl<'a> Reader<'a> {
                         start: input.number()?,
                     });
                 }
-                Ok(Arc::new(Party { label, host, processes: processes.into() }))
+                Ok(Arc::new(Party { owner, label, host, processes: processes.into() }))
             },
         )
     }

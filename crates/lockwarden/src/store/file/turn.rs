@@ -9,8 +9,9 @@ use super::{
 };
 use crate::{error::Trouble, store::Call};
 use lockwarden_core::{
-    Epoch, Message, Name, Reply, Rules, SessionId,
-    table::{Context, Lock, Messages, beat, enter, step},
+    Epoch, Message, Name, Reply, Rules, SessionId, Token,
+    deadlock::{Others, Place, WaitChange},
+    table::{Context, Effects, Lock, Messages, beat, enter, step},
 };
 use std::{
     cell::RefCell,
@@ -131,6 +132,51 @@ fn damaged(database: &Database, what: &str) -> Failure {
     Failure::Fatal(database.site().place.unavailable(Trouble::Protocol, detail))
 }
 
+/// What stands about a lock: the bytes of its row, and what they say.
+fn read_lock(database: &Database, key: &[u8]) -> Result<(Option<Vec<u8>>, Lock), Failure> {
+    let sql = "SELECT body FROM locks WHERE name = ?1";
+    let stored: Option<Vec<u8>> = database.row(sql, [key], |row| row.get(0))?;
+    let lock = match &stored {
+        Some(bytes) => row::lock_from_bytes(bytes).map_err(|_| damaged(database, "a lock"))?,
+        None => Lock::default(),
+    };
+    Ok((stored, lock))
+}
+
+/// The rest of the table, for a command that follows waits. A failure ends the transaction.
+struct Elsewhere<'a> {
+    database: &'a Database,
+    failure: RefCell<Option<Failure>>,
+}
+
+impl Elsewhere<'_> {
+    fn found<T>(&self, result: Result<Option<T>, Failure>) -> Option<T> {
+        result.unwrap_or_else(|failure| {
+            *self.failure.borrow_mut() = Some(failure);
+            None
+        })
+    }
+}
+
+impl Others for Elsewhere<'_> {
+    fn place(&self, owner: &str) -> Option<Place> {
+        let sql = "SELECT name, token, until_us FROM waits WHERE owner = ?1";
+        let row = self.database.row(sql, [owner], |row| {
+            let (name, token): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(1)?);
+            Ok((name, token, from_sql(row.get(2)?)))
+        });
+        let (name, token, until_us) = self.found(row)?;
+        let name = Name::from_bytes(&name).map_err(|_| damaged(self.database, "a name"));
+        let name = self.found(name.map(Some))?;
+        Some(Place { name, token: Token::found(&token), until_us })
+    }
+
+    fn lock(&self, name: &Name) -> Option<Lock> {
+        let found = read_lock(self.database, name.as_str().as_bytes());
+        self.found(found.map(|(stored, lock)| stored.map(|_| lock)))
+    }
+}
+
 struct Turn<'a> {
     database: &'a Database,
     session: &'a Session,
@@ -179,16 +225,17 @@ impl<'a> Turn<'a> {
             None => beat(&at),
             Some(name) => {
                 let key = name.as_str().as_bytes();
-                let sql = "SELECT body FROM locks WHERE name = ?1";
-                let stored: Option<Vec<u8>> = self.database.row(sql, [key], |row| row.get(0))?;
-                let mut lock = match &stored {
-                    Some(bytes) => {
-                        row::lock_from_bytes(bytes).map_err(|_| damaged(self.database, "a lock"))?
-                    }
-                    None => Lock::default(),
-                };
-                let reply = step(&mut meta, &mut lock, &at, &call.command, messages);
+                let (stored, mut lock) = read_lock(self.database, key)?;
+                let others = Elsewhere { database: self.database, failure: RefCell::default() };
+                let mut effects = Effects::default();
+                let command = &call.command;
+                let reply = step(&mut meta, &mut lock, &others, &at, command, &mut effects);
+                if let Some(failure) = others.failure.into_inner() {
+                    return Err(failure);
+                }
                 self.store(key, stored.as_deref(), &lock)?;
+                self.change_waits(effects.waits)?;
+                messages.extend(effects.messages);
                 reply
             }
         };
@@ -210,6 +257,26 @@ impl<'a> Turn<'a> {
             let ends_us = row::lock_ends_us(lock).map(to_sql);
             let sql = "INSERT OR REPLACE INTO locks (name, ends_us, body) VALUES (?1, ?2, ?3)";
             self.database.execute(sql, (key, ends_us, body))?;
+        }
+        Ok(())
+    }
+
+    /// Writes who waits where (R37).
+    fn change_waits(&self, changes: Vec<WaitChange>) -> Result<(), Failure> {
+        for change in changes {
+            match change {
+                WaitChange::Begins(owner, Place { name, token, until_us }) => {
+                    let values =
+                        (&*owner, name.as_str().as_bytes(), token.as_bytes(), to_sql(until_us));
+                    let sql = "INSERT OR REPLACE INTO waits VALUES (?1, ?2, ?3, ?4)";
+                    self.database.execute(sql, values)?;
+                }
+                WaitChange::Ends(owner, name, token) => {
+                    let sql = "DELETE FROM waits WHERE owner = ?1 AND name = ?2 AND token = ?3";
+                    let values = (&*owner, name.as_str().as_bytes(), token.as_bytes());
+                    self.database.execute(sql, values)?;
+                }
+            }
         }
         Ok(())
     }
@@ -269,6 +336,8 @@ impl<'a> Turn<'a> {
             self.row.sweep_us = self.now_us + SWEEP_ON_US;
             return Ok(());
         }
+        let sql = "DELETE FROM waits WHERE until_us <= ?1";
+        self.database.execute(sql, [to_sql(self.now_us)])?;
         self.row.sweep_from.clear();
         self.row.sweep_us = self.now_us + SWEEP_EVERY_US;
         let written: Vec<String> =

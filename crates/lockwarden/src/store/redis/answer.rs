@@ -3,12 +3,12 @@
 //! An answer is a code and as many values as the code has, all in one flat array: nested arrays cost
 //! the server and us more than the rest of a reply.
 
-use super::{resp::Value, trouble::Context, wire};
+use super::{keys::Keyspace, resp::Value, trouble::Context, wire};
 use crate::{error::StoreError, store::Call};
 use bytes::Bytes;
 use lockwarden_core::{
-    Command, Epoch, Reply, Run, SessionId, Token,
-    command::{Absence, HolderView, LockView, Reason, RecordView, Refusal, TicketView},
+    Command, Epoch, Name, Reply, Run, SessionId, Token,
+    command::{Absence, CycleStep, HolderView, LockView, Reason, RecordView, Refusal, TicketView},
     party::Party,
 };
 use std::sync::Arc;
@@ -84,6 +84,8 @@ codes! {
         Failed = 24 "FAILED",
         /// Fence; the lease is the one that was asked for.
         GrantedAsAsked = 25 "GRANTED_AS_ASKED",
+        /// How many steps; for each of them key, held (ms), party.
+        Deadlock = 26 "DEADLOCK",
     }
 }
 
@@ -128,6 +130,7 @@ pub(super) struct Malformed;
 /// Reads answers; keeps what comes again and again, so that it is made once.
 #[derive(Debug)]
 pub(super) struct Reader {
+    keyspace: Arc<Keyspace>,
     run: Run,
     epoch: Epoch,
     party: (Bytes, Arc<Party>),
@@ -135,8 +138,8 @@ pub(super) struct Reader {
 
 impl Reader {
     /// A reader of a link to that run of the server.
-    pub(super) fn new(run: Run) -> Reader {
-        Reader { run, epoch: Epoch::new(""), party: (Bytes::new(), Arc::default()) }
+    pub(super) fn new(keyspace: Arc<Keyspace>, run: Run) -> Reader {
+        Reader { keyspace, run, epoch: Epoch::new(""), party: (Bytes::new(), Arc::default()) }
     }
 
     /// The epoch of that text.
@@ -206,6 +209,7 @@ impl Reader {
                 let position = fields.maybe()?;
                 Reply::Refused(Refusal { reason, position, holder: self.holder(fields)? })
             }
+            Code::Deadlock => Reply::Deadlock(self.cycle(fields)?),
             Code::Renewed => Reply::Renewed { lease_ms: fields.count()? },
             Code::Guarded => {
                 Reply::Guarded { lease_ms: fields.count()?, guard_ms: fields.count()? }
@@ -231,6 +235,19 @@ impl Reader {
             Code::CarriedOut | Code::Stale => return Err(Malformed),
         };
         Ok(Some(Ok(reply)))
+    }
+
+    fn cycle(&mut self, fields: &mut Fields) -> Result<Vec<CycleStep>, Malformed> {
+        (0..fields.count()?)
+            .map(|_| {
+                // A cycle may go through another prefix: then the key is what there is to show.
+                let key = fields.text()?.0;
+                let name = self.keyspace.name(&key).or_else(|| Name::from_bytes(&key).ok());
+                let name = name.ok_or(Malformed)?;
+                let (held_ms, party) = (fields.count()?, self.party(&fields.text()?.0));
+                Ok(CycleStep { name, held_ms, party })
+            })
+            .collect()
     }
 
     fn holder(&mut self, fields: &mut Fields) -> Result<Option<HolderView>, Malformed> {

@@ -7,7 +7,7 @@ use super::{
     Protocol, RedisStore,
     answer::{Answers, Reader},
     call::{By, Writer},
-    keys,
+    keys::{self, Keyspace},
     link::{Parts, RedisLink},
     resp::{self, Value},
     script,
@@ -303,6 +303,7 @@ fn finish(
         None => (None, main.heard),
     };
     let keyspace = store.keyspace.clone();
+    let reader = Reader::new(keyspace.clone(), run.clone());
     let mut link = RedisLink::new(Parts {
         context: store.context.clone(),
         keyspace: keyspace.clone(),
@@ -311,7 +312,7 @@ fn finish(
         main: main.connection,
         ear,
         writer: Writer::new(keyspace, session.clone(), run.as_str(), mark, by_message),
-        reader: Reader::new(run),
+        reader,
         blind,
     });
     for frame in heard {
@@ -324,6 +325,7 @@ fn finish(
 /// that leaves meta alone, and a message to oneself is published.
 struct SelfTest<'a> {
     context: &'a Context,
+    keyspace: Arc<Keyspace>,
     writer: Writer,
     calls: Vec<Call>,
 }
@@ -336,14 +338,10 @@ enum Tested {
 
 impl<'a> SelfTest<'a> {
     fn new(store: &'a RedisStore, session: &SessionId) -> SelfTest<'a> {
-        let writer = Writer::new(
-            Arc::new(store.keyspace.for_self_test()),
-            session.clone(),
-            script::SELF_TEST,
-            String::new(),
-            false,
-        );
-        SelfTest { context: &store.context, writer, calls: self_test_calls(session) }
+        let keyspace = Arc::new(store.keyspace.for_self_test());
+        let writer =
+            Writer::new(keyspace.clone(), session.clone(), script::SELF_TEST, String::new(), false);
+        SelfTest { context: &store.context, keyspace, writer, calls: self_test_calls(session) }
     }
 
     fn write(&mut self, out: &mut BytesMut, by: By, mark: &str) {
@@ -357,7 +355,7 @@ impl<'a> SelfTest<'a> {
             Value::Error(error) => return Err(self.context.refused(&error)),
             _ => return Err(self.malformed()),
         };
-        let mut reader = Reader::new(Run::new(script::SELF_TEST));
+        let mut reader = Reader::new(self.keyspace.clone(), Run::new(script::SELF_TEST));
         let answers = reader.answers(self.context, &self.calls, values);
         let Answers { answers, mut rest, .. } = answers.map_err(|_| self.malformed())?;
         for (_, answer) in answers {

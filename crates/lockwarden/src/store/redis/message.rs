@@ -141,10 +141,12 @@ impl<'a> Fields<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::sync::Arc;
 
     fn heard(text: &[u8]) -> Option<Heard> {
-        let mut reader = Reader::new(Run::new("run"));
-        read(&mut reader, &Keyspace::new(0, "p:"), &Bytes::copy_from_slice(text))
+        let keyspace = Arc::new(Keyspace::new(0, "p:"));
+        let mut reader = Reader::new(keyspace.clone(), Run::new("run"));
+        read(&mut reader, &keyspace, &Bytes::copy_from_slice(text))
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/lib/lock.lua"),
     include_str!("scripts/lib/answer.lua"),
     include_str!("scripts/lib/queue.lua"),
+    include_str!("scripts/lib/deadlock.lua"),
     include_str!("scripts/lib/probe.lua"),
     include_str!("scripts/acquire.lua"),
     include_str!("scripts/renew.lua"),
@@ -90,6 +91,7 @@ mod tests {
         fact("W_MS", limits::W_MS as i64);
         fact("QUEUE_TTL_MS", limits::QUEUE_TTL_MS as i64);
         fact("ASK_EVERY_MS", limits::ASK_EVERY_MS as i64);
+        fact("LONGEST_CYCLE", limits::LONGEST_CYCLE as i64);
         fact("DROPS_PER_COMMAND", limits::DROPS_PER_COMMAND as i64);
         fact("MAX_FLOOR_AHEAD_US", limits::MAX_FLOOR_AHEAD_US as i64);
         fact("SCHEMA", SCHEMA.into());

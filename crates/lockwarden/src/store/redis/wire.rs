@@ -7,9 +7,11 @@ use lockwarden_core::party::{Party, Process};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, sync::Arc};
 
-/// Label, host, processes.
+/// Owner, label, host, processes. The owner comes first, where scripts find it: it has no character that JSON
+/// writes in another way.
 #[derive(Serialize, Deserialize)]
 struct PartyText<'a>(
+    #[serde(borrow)] Cow<'a, str>,
     #[serde(borrow)] Cow<'a, str>,
     #[serde(borrow)] Cow<'a, str>,
     #[serde(borrow)] Vec<ProcessText<'a>>,
@@ -25,6 +27,7 @@ pub(super) fn encode(party: &Party) -> String {
         ProcessText(Cow::Owned(process.namespace.to_string()), process.pid, process.start)
     };
     let text = PartyText(
+        Cow::Borrowed(&party.owner),
         Cow::Borrowed(&party.label),
         Cow::Borrowed(&party.host),
         party.processes.iter().map(process).collect(),
@@ -36,12 +39,13 @@ pub(super) fn encode(party: &Party) -> String {
 /// The party of a text. One that we cannot read is shown without its details: they are for people
 /// and for the process watch, and prove nothing.
 pub(super) fn decode(text: &[u8]) -> Party {
-    let Ok(PartyText(label, host, processes)) = serde_json::from_slice(text) else {
+    let Ok(PartyText(owner, label, host, processes)) = serde_json::from_slice(text) else {
         return Party::default();
     };
     let process =
         |it: ProcessText<'_>| Process { namespace: Arc::from(&*it.0), pid: it.1, start: it.2 };
     Party {
+        owner: Arc::from(&*owner),
         label: Arc::from(&*label),
         host: Arc::from(&*host),
         processes: processes.into_iter().map(process).collect(),
@@ -55,12 +59,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_party_comes_back(label: String, host: String, ids: Vec<(String, u32, u64)>) {
+        fn a_party_comes_back(owner: String, label: String, host: String, ids: Vec<(String, u32, u64)>) {
             let process = |(namespace, pid, start): (String, _, _)| {
                 Process { namespace: namespace.into(), pid, start }
             };
             let processes = ids.into_iter().map(process).collect();
-            let party = Party { label: label.into(), host: host.into(), processes };
+            let party = Party { owner: owner.into(), label: label.into(), host: host.into(), processes };
             prop_assert_eq!(decode(encode(&party).as_bytes()), party);
         }
 
@@ -72,6 +76,6 @@ mod tests {
 
     #[test]
     fn it_is_short() {
-        assert_eq!(encode(&Party::default()), r#"["","",[]]"#);
+        assert_eq!(encode(&Party::default()), r#"["","","",[]]"#);
     }
 }

@@ -18,8 +18,8 @@ fn text() -> impl Strategy<Value = Arc<str>> {
 fn party() -> impl Strategy<Value = Arc<Party>> {
     let process = (text(), any::<u32>(), any::<u64>())
         .prop_map(|(namespace, pid, start)| Process { namespace, pid, start });
-    (text(), text(), vec(process, 0..3)).prop_map(|(label, host, processes)| {
-        Arc::new(Party { label, host, processes: processes.into() })
+    (text(), text(), text(), vec(process, 0..3)).prop_map(|(owner, label, host, processes)| {
+        Arc::new(Party { owner, label, host, processes: processes.into() })
     })
 }
 

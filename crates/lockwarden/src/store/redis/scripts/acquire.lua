@@ -1,7 +1,7 @@
 -- Take the lock, or queue for it.
 -- KEYS       the lock
 -- arguments  token; term (the number of one of the call's terms)
--- answers    GRANTED, REFUSED, GUARDED (own lock, during the guard), MORE, UNSUBSCRIBED, FLOOR_AHEAD
+-- answers    GRANTED, REFUSED, DEADLOCK, GUARDED (own lock, during the guard), MORE, UNSUBSCRIBED, FLOOR_AHEAD
 
 -- The caller's own acquisition, asked for again (R25): its record, else nil. A redelivered task brings
 -- the same value from another session, and must be refused.
@@ -16,6 +16,11 @@ end
 
 local function refuse(token, term)
   local it = record()
+  local steps = cycle(token, term)
+  if steps then
+    probe(it)
+    return refuse_deadlock(token, steps)
+  end
   local position, write_ticket = -1, nil
   -- An acquisition that was revoked, and has not ended yet, does not wait behind itself: its release
   -- would hand the lock to it again (G6).

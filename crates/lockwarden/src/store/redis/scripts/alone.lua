@@ -37,7 +37,9 @@ if is_settled and KEYS[2] and not KEYS[3] then
           behind_schema, behind_proof, behind = cmsgpack.unpack(texts[2])
         end
       end
-      if schema == 1 --[[SCHEMA]] and proof == '' and (behind_schema or 1) == 1 --[[SCHEMA]]
+      -- Where its owner waits stands elsewhere, too (R37).
+      local is_plain = schema == 1 --[[SCHEMA]] and proof == '' and find(party, '["",', 1, true) == 1
+      if is_plain and (behind_schema or 1) == 1 --[[SCHEMA]]
         and (deadline < 0 or deadline > now)
         and call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. to)[2] > 0 then
         if lease > 3000 --[[W_MS]] then

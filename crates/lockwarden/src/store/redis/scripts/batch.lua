@@ -90,8 +90,15 @@ local function extension_of(lease)
   return text
 end
 
--- What was released here: it is deleted together.
+-- What was released here: it is deleted together, and before anything looks at another lock (R37).
 local doomed, doomed_count = {}, 0
+local function delete_doomed()
+  if doomed_count > 0 then
+    call('DEL', unpack(doomed))
+    doomed, doomed_count = {}, 0
+  end
+end
+
 local at, named, held_at = leases_at + lease_count + 1, 1, 0
 for i = 1, #orders, 2 do
   local word, number = orders[i], orders[i + 1]
@@ -159,6 +166,7 @@ for i = 1, #orders, 2 do
     end
   end
   if not is_done then
+    delete_doomed()
     if not commands then
       enter, commands = machine()
     end
@@ -198,9 +206,7 @@ for i = 1, #orders, 2 do
     at = at + 1
   end
 end
-if doomed_count > 0 then
-  call('DEL', unpack(doomed))
-end
+delete_doomed()
 if fence_grew and run ~= '' then
   call('HSET', KEYS[1], 'fence', string.format('%.0f', fence))
 end

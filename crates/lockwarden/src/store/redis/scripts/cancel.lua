@@ -10,6 +10,7 @@ local function cancel(token, proof)
   local old = ticket(token)
   if old and old.session == session and old.proof == proof then
     drop({ token })
+    wait_ends(old)
   end
   if granted then
     free()

@@ -10,6 +10,7 @@ local function release(token)
     local old = ticket(token)
     if old and old.session == session then
       drop({ token })
+      wait_ends(old)
     end
     return answer(14 --[[NOT_HELD]], absence())
   end

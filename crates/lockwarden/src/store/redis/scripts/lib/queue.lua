@@ -30,6 +30,42 @@ local function keep_queue(queue, tickets)
   call('PEXPIRE', tickets, 60000 --[[QUEUE_TTL_MS]])
 end
 
+-- Where an owner waits (R37): the key, its companions' tail, and the token of the ticket; forgotten with the
+-- queue. What stands here counts only while the ticket stands in the queue.
+
+-- The owner in a party's text (`wire.rs` writes it first), or nil.
+local function owner_of(party)
+  return match(party, '^%["([%w%._:@/%+=%-]+)"')
+end
+
+-- The keys of the owner, and of every one that it is a part of, and what stands there.
+local function places_of(party, token)
+  local owner, names, from = owner_of(party), {}, 1
+  while owner and from do
+    local slash = find(owner, '/', from, true)
+    names[#names + 1] = 'lockwarden:wait:' .. (slash and sub(owner, 1, slash - 1) or owner)
+    from = slash and slash + 1
+  end
+  return names, pack(1 --[[SCHEMA]], key, tails[key] or '', token)
+end
+
+local function wait_begins(party, token)
+  local names, place = places_of(party, token)
+  for n = 1, #names do
+    call('SET', names[n], place, 'PX', 60000 --[[QUEUE_TTL_MS]])
+  end
+end
+
+local function wait_ends(it)
+  local names, place = places_of(it.party, it.token)
+  for n = 1, #names do
+    -- After writes nothing may fail (R12): whatever else stands there is not ours.
+    if try('GET', names[n]) == place then
+      try('DEL', names[n])
+    end
+  end
+end
+
 local function drop(tokens)
   if #tokens > 0 then
     call('ZREM', companion('queue'), unpack(tokens))
@@ -79,6 +115,7 @@ local function hand(it, behind, to_asker)
   if not to_asker and it.lease > 3000 --[[W_MS]] then
     it.lease = 3000 --[[W_MS]]
   end
+  wait_ends(it)
   local granted_fence = grant(it)
   local first = ''
   -- Whoever is first now looks after the new holder (G5). One message does for both where both are the
@@ -181,5 +218,6 @@ local function queue_up(token, term)
     end
     call('HSET', tickets, token, text)
     keep_queue(queue, tickets)
+    wait_begins(term.party, token)
   end
 end
