@@ -29,6 +29,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     Ls(LsArgs),
     Show(ShowArgs),
+    Graph(GraphArgs),
     Revoke(RevokeArgs),
     Wait(WaitArgs),
     Completions(CompletionsArgs),
@@ -39,8 +40,9 @@ pub(crate) enum Command {
 ///
 /// Without --wait or --no-wait it waits for ever. The command gets LOCKWARDEN_NAME,
 /// LOCKWARDEN_FENCE (a number that grows with every grant: give it to whatever must refuse older
-/// holders), LOCKWARDEN_TOKEN (the proof of this one) and LOCKWARDEN_URL (the store; with its
-/// password, if it has one).
+/// holders), LOCKWARDEN_TOKEN (the proof of this one), LOCKWARDEN_OWNER (who it is: a `run` inside
+/// the command is a part of it, so that deadlocks are found) and LOCKWARDEN_URL (the store; with
+/// its password, if it has one).
 #[derive(Debug, Args)]
 #[command(after_long_help = run_help())]
 pub(crate) struct RunArgs {
@@ -114,6 +116,21 @@ pub(crate) struct LsArgs {
 pub(crate) struct ShowArgs {
     /// The lock.
     pub(crate) name: OsString,
+    /// One JSON object instead of words.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print who waits for whom: the locks that are waited for, their holders and their queues.
+///
+/// A cycle cannot stand there for long: whoever would close one is told so at once (exit code 76 of run).
+#[derive(Debug, Args)]
+pub(crate) struct GraphArgs {
+    /// Only names that match, as in `ls`.
+    pub(crate) pattern: Option<OsString>,
+    /// A graph in the DOT language, for `dot -Tsvg` say, instead of words.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) dot: bool,
     /// One JSON object instead of words.
     #[arg(long)]
     pub(crate) json: bool,

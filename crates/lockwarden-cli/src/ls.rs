@@ -3,75 +3,23 @@
 use crate::{
     args::LsArgs,
     failure::Failure,
-    glob, output, settings,
-    wire::{HolderJson, LockJson, LocksJson},
+    listing, output, settings,
+    wire::{HolderJson, LocksJson},
 };
-use lockwarden::{Error, Name, Warden};
-use std::{collections::BTreeSet, ffi::OsStr};
-
-/// Shown at once: as many as travel in one batch.
-const AT_ONCE: usize = 64;
+use lockwarden::Warden;
+use std::ffi::OsStr;
 
 /// Runs the command.
 pub(crate) async fn ls(store: Option<&OsStr>, args: LsArgs) -> Result<(), Failure> {
     let url = settings::store_url(store)?;
     let pattern = args.pattern.map(|it| it.to_string_lossy().into_owned());
     let warden = Warden::connect(&url).await?;
-    let (names, foreign) = names(&warden, pattern.as_deref(), args.foreign).await?;
-    let locks = show_all(&warden, names).await?;
+    let (names, foreign) = listing::names(&warden, pattern.as_deref(), args.foreign).await?;
+    let locks = listing::show_all(&warden, names).await?;
     let listing =
         LocksJson { store: warden.place(), locks, foreign_keys: args.foreign.then_some(foreign) };
     warden.close().await;
     if args.json { output::write_json(&listing) } else { print(&listing) }
-}
-
-/// All names, each once, in order: a listing that is read twice reads the same.
-async fn names(
-    warden: &Warden,
-    pattern: Option<&str>,
-    foreign: bool,
-) -> Result<(BTreeSet<Name>, u64), Failure> {
-    let (mut names, mut others, mut cursor) = (BTreeSet::new(), 0, 0);
-    loop {
-        let page = warden.page(cursor, foreign).await?;
-        let wanted = |name: &Name| pattern.is_none_or(|it| glob::matches(it, name.as_str()));
-        names.extend(page.names.into_iter().filter(wanted));
-        others += page.foreign;
-        cursor = page.cursor;
-        if cursor == 0 {
-            return Ok((names, others));
-        }
-    }
-}
-
-/// What stands about each (C66: asked of the store now, never remembered). What has become free
-/// since its name was listed is left out.
-async fn show_all(warden: &Warden, names: BTreeSet<Name>) -> Result<Vec<LockJson>, Failure> {
-    let mut locks = Vec::with_capacity(names.len());
-    let mut names = names.into_iter();
-    loop {
-        let asked: Vec<_> = names
-            .by_ref()
-            .take(AT_ONCE)
-            .map(|name| {
-                let warden = warden.clone();
-                tokio::spawn(async move {
-                    let view = warden.show(name.as_str()).await?;
-                    Ok::<_, Error>(LockJson::new(&name, &view))
-                })
-            })
-            .collect();
-        if asked.is_empty() {
-            return Ok(locks);
-        }
-        for shown in asked {
-            // The runtime ends after us, so no task of it is lost.
-            let lock = shown.await.map_err(|_| Error::Closed)??;
-            if !lock.free {
-                locks.push(lock);
-            }
-        }
-    }
 }
 
 fn print(listing: &LocksJson) -> Result<(), Failure> {

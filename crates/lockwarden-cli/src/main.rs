@@ -9,6 +9,8 @@ mod duration;
 mod exit;
 mod failure;
 mod glob;
+mod graph;
+mod listing;
 mod ls;
 mod man;
 mod output;
@@ -53,6 +55,7 @@ fn dispatch(cli: Cli) -> Result<i32, Failure> {
         Command::Run(args) => run::run(store.as_deref(), args),
         Command::Ls(args) => block_on(ls::ls(store.as_deref(), args)).map(done),
         Command::Show(args) => block_on(show::show(store.as_deref(), args)).map(done),
+        Command::Graph(args) => block_on(graph::graph(store.as_deref(), args)).map(done),
         Command::Revoke(args) => block_on(revoke::revoke(store.as_deref(), args)).map(done),
         Command::Wait(args) => block_on(wait::wait(store.as_deref(), args)).map(done),
         Command::Completions(args) => completions::completions(&args).map(done),

@@ -2,7 +2,7 @@
 //! core's types are never serialised.
 
 use crate::output;
-use lockwarden::{HolderView, LockView, Name, RecordView, TicketView};
+use lockwarden::{HolderView, LockView, Name, Party, RecordView, TicketView};
 use serde::Serialize;
 
 /// What `ls --json` prints.
@@ -40,6 +40,8 @@ pub(crate) struct HolderJson {
     /// Another kind of client wrote the key: the fields from here on are null.
     pub(crate) foreign: bool,
     pub(crate) label: Option<String>,
+    /// Which line of execution it is, for deadlocks; null: it stands for itself.
+    pub(crate) owner: Option<String>,
     pub(crate) host: Option<String>,
     pub(crate) pid: Option<u32>,
     /// All processes whose life keeps the lock, the first among them (R38).
@@ -63,6 +65,8 @@ pub(crate) struct HolderJson {
 pub(crate) struct TicketJson {
     pub(crate) token: String,
     pub(crate) label: String,
+    /// As a holder's.
+    pub(crate) owner: Option<String>,
     pub(crate) host: String,
     pub(crate) pid: Option<u32>,
     /// For how many ms it has waited.
@@ -72,6 +76,16 @@ pub(crate) struct TicketJson {
     /// Its link to the store is up.
     pub(crate) alive: bool,
     pub(crate) session: String,
+}
+
+/// What `graph --json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct GraphJson {
+    /// Where the store is, without its password.
+    pub(crate) store: String,
+    /// The locks that are waited for, each with its holder and its queue: every waiter waits for the holder and
+    /// for whoever is ahead of it.
+    pub(crate) locks: Vec<LockJson>,
 }
 
 /// What `revoke --json` prints.
@@ -89,6 +103,10 @@ pub(crate) struct WaitedJson {
     pub(crate) name: String,
     pub(crate) free: bool,
     pub(crate) waited_ms: u64,
+}
+
+fn owner(party: &Party) -> Option<String> {
+    Some(party.owner.to_string()).filter(|owner| !owner.is_empty())
 }
 
 impl LockJson {
@@ -112,6 +130,7 @@ impl HolderJson {
             lease_left_ms: holder.ttl_ms,
             foreign: record.is_none(),
             label: record.map(|it| it.party.label.to_string()),
+            owner: record.and_then(|it| owner(&it.party)),
             host: record.map(|it| it.party.host.to_string()),
             pid: record.and_then(|it| it.party.pid()),
             pids: record.map(pids),
@@ -132,6 +151,7 @@ impl TicketJson {
         TicketJson {
             token: ticket.token.to_string(),
             label: ticket.party.label.to_string(),
+            owner: owner(&ticket.party),
             host: ticket.party.host.to_string(),
             pid: ticket.party.pid(),
             waited_ms: ticket.waited_ms,

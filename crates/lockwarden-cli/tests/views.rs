@@ -52,6 +52,7 @@ fn show_tells_the_holder_and_the_queue() {
             "lease_left_ms",
             "foreign",
             "label",
+            "owner",
             "host",
             "pid",
             "pids",
@@ -76,7 +77,7 @@ fn show_tells_the_holder_and_the_queue() {
         assert_eq!((&held["alive"], &held["revoked"]), (&json!(true), &json!(false)));
         let queue = shown["queue"].as_array().unwrap();
         let expected =
-            ["token", "label", "host", "pid", "waited_ms", "left_ms", "alive", "session"];
+            ["token", "label", "owner", "host", "pid", "waited_ms", "left_ms", "alive", "session"];
         assert_eq!(keys(&queue[0]), expected.into());
         assert_eq!(queue[0]["pid"], second.process.id());
         assert_eq!((&queue[0]["label"], &queue[1]["label"]), (&json!("second"), &json!("")));

@@ -366,11 +366,11 @@ proptest! {
         // In the end everyone asks again, twice: then no cycle is left.
         store.alive = (0..3).map(session).collect();
         for _ in 0..2 {
-            for owner in 0..6 {
-                if let Some((caller, ask)) = owners[owner].waits.clone()
+            for owner in &mut owners {
+                if let Some((caller, ask)) = owner.waits.clone()
                     && !matches!(store.run(caller, &Command::Acquire(ask)), Reply::Refused(_))
                 {
-                    owners[owner].waits = None;
+                    owner.waits = None;
                 }
             }
         }

@@ -27,7 +27,7 @@ pub use lockwarden_core::{
     Name, Token,
     command::{Absence, CycleStep, HolderView, LockView, Reason, RecordView, Refusal, TicketView},
     keeper::{Loss, Risk, State},
-    limits,
+    limits, name,
     party::{Party, Process},
 };
 pub use warden::{Guard, Lock, Settings, Waiting, Warden};

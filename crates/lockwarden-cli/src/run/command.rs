@@ -26,6 +26,7 @@ pub(super) struct Plan<'a> {
     pub(super) command: &'a [OsString],
     pub(super) name: &'a Name,
     pub(super) url: &'a str,
+    pub(super) owner: &'a str,
     /// What was blocked when we were started, and is to be blocked in the command.
     pub(super) blocked: SignalSet,
     /// What becomes of SIGCHLD, as when we were started.
@@ -216,6 +217,7 @@ fn become_command(plan: &Plan<'_>, runner: Option<Pid>, mut go: File, mut errno:
         .env("LOCKWARDEN_NAME", plan.name.as_str())
         .env("LOCKWARDEN_FENCE", fence.to_string())
         .env("LOCKWARDEN_TOKEN", token.to_string())
+        .env(crate::settings::OWNER_VARIABLE, plan.owner)
         .env(crate::settings::URL_VARIABLE, plan.url);
     if let Some(on_child) = plan.on_child {
         on_child.set(Signal::CHILD);

@@ -53,12 +53,15 @@ pub(crate) fn run(store: Option<&OsStr>, args: RunArgs) -> Result<i32, Failure> 
         // Ignored, the kernel would reap the command itself, and its exit code would be gone.
         Disposition::default().set(Signal::CHILD);
     }
-    let plan = Plan { command: &args.command, name: &name, url: &url, blocked, on_child };
+    let owner = settings::owner()?;
+    let plan =
+        Plan { command: &args.command, name: &name, url: &url, owner: &owner, blocked, on_child };
     let command = Command::fork(&plan)?;
     let mut watcher = Watcher::fork(&command)?;
 
     let runtime = failure::runtime()?;
-    let mut run = Run { began, name: &name, url: &url, args: &args, command: Some(command) };
+    let mut run =
+        Run { began, name: &name, url: &url, owner: &owner, args: &args, command: Some(command) };
     let result = runtime.block_on(async {
         let mut signals = Signals::new()?;
         sys::set_blocked(&signals::let_through(blocked));
@@ -78,6 +81,7 @@ struct Run<'a> {
     began: Instant,
     name: &'a Name,
     url: &'a str,
+    owner: &'a str,
     args: &'a RunArgs,
     /// Until it is started.
     command: Option<Command>,
@@ -90,7 +94,7 @@ impl Run<'_> {
         let processes =
             vec![process::current(), command.identity().clone(), watcher.identity().clone()];
         let label = self.args.label.as_deref().unwrap_or_default();
-        let settings = Settings::new().label(label).processes(processes);
+        let settings = Settings::new().label(label).owner(self.owner).processes(processes);
         let warden = tokio::select! {
             biased;
             signal = signals.next() => return Ok(exit::by_signal(signal.as_raw())),

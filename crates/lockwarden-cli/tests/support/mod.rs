@@ -59,6 +59,7 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockwarden"));
     command.env_remove("LOCKWARDEN_URL").env_remove("XDG_STATE_HOME").env_remove("LOCKWARDEN_LOG");
+    command.env_remove("LOCKWARDEN_OWNER");
     command.stdin(Stdio::null());
     command
 }

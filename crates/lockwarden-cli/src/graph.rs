@@ -1,0 +1,130 @@
+//! `lockwarden graph`: who waits for whom.
+
+use crate::{
+    args::GraphArgs,
+    failure::Failure,
+    listing,
+    output::{self, escaped, span},
+    settings,
+    wire::{GraphJson, HolderJson, LockJson, TicketJson},
+};
+use lockwarden::Warden;
+use std::{collections::BTreeMap, ffi::OsStr};
+
+/// Runs the command.
+pub(crate) async fn graph(store: Option<&OsStr>, args: GraphArgs) -> Result<(), Failure> {
+    let url = settings::store_url(store)?;
+    let pattern = args.pattern.map(|it| it.to_string_lossy().into_owned());
+    let warden = Warden::connect(&url).await?;
+    let (names, _) = listing::names(&warden, pattern.as_deref(), false).await?;
+    let mut locks = listing::show_all(&warden, names).await?;
+    locks.retain(|lock| !lock.queue.is_empty());
+    let graph = GraphJson { store: warden.place(), locks };
+    warden.close().await;
+    match () {
+        () if args.json => output::write_json(&graph),
+        () if args.dot => output::write(dot(&graph).as_bytes()),
+        () => {
+            output::write(words(&graph).as_bytes())?;
+            if graph.locks.is_empty() {
+                output::say(format_args!("nobody waits in {}", graph.store));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn words(graph: &GraphJson) -> String {
+    let mut text = String::new();
+    for lock in &graph.locks {
+        text += &escaped(&lock.name);
+        text += &match &lock.holder {
+            None => " is about to be granted\n".into(),
+            Some(holder) => {
+                let since =
+                    holder.held_ms.map_or_else(String::new, |ms| format!(" for {}", span(ms)));
+                format!(" is held by {}{since}\n", Party::holder(holder).words())
+            }
+        };
+        for (place, ticket) in lock.queue.iter().enumerate() {
+            let waits = Party::waiter(ticket).words();
+            text += &format!("  {}. {waits} waits for {}\n", place + 1, span(ticket.waited_ms));
+        }
+    }
+    text
+}
+
+/// Who holds or waits. One that has an owner is the same wherever it does; else each acquisition stands for itself.
+struct Party<'a> {
+    id: &'a str,
+    label: &'a str,
+    host: &'a str,
+    pid: Option<u32>,
+    foreign: bool,
+}
+
+impl<'a> Party<'a> {
+    fn holder(holder: &'a HolderJson) -> Party<'a> {
+        Party {
+            id: holder.owner.as_deref().unwrap_or(&holder.token),
+            label: holder.label.as_deref().unwrap_or_default(),
+            host: holder.host.as_deref().unwrap_or("?"),
+            pid: holder.pid,
+            foreign: holder.foreign,
+        }
+    }
+
+    fn waiter(ticket: &'a TicketJson) -> Party<'a> {
+        Party {
+            id: ticket.owner.as_deref().unwrap_or(&ticket.token),
+            label: &ticket.label,
+            host: &ticket.host,
+            pid: ticket.pid,
+            foreign: false,
+        }
+    }
+
+    fn words(&self) -> String {
+        if self.foreign {
+            return format!("another kind of client (value {})", escaped(self.id));
+        }
+        let label = if self.label.is_empty() { String::new() } else { escaped(self.label) + " " };
+        let pid = self.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+        format!("{label}(host {}, pid {pid})", escaped(self.host))
+    }
+}
+
+/// Parties are boxes, locks are ellipses: an arrow from a party to a lock is a wait, one from a lock to a party
+/// says who holds it.
+fn dot(graph: &GraphJson) -> String {
+    let mut parties = BTreeMap::new();
+    let mut edges = String::new();
+    let mut draw = |party: Party<'_>| {
+        let node = quoted(&format!("party {}", party.id));
+        parties.insert(node.clone(), quoted(&party.words()));
+        node
+    };
+    for LockJson { name, holder, queue, .. } in &graph.locks {
+        let lock = quoted(&format!("lock {name}"));
+        edges += &format!("  {lock} [label={}];\n", quoted(name));
+        if let Some(holder) = holder {
+            edges += &format!("  {lock} -> {} [label=\"held by\"];\n", draw(Party::holder(holder)));
+        }
+        for (place, ticket) in queue.iter().enumerate() {
+            let label = quoted(&format!("{}. {}", place + 1, span(ticket.waited_ms)));
+            edges += &format!("  {} -> {lock} [label={label}];\n", draw(Party::waiter(ticket)));
+        }
+    }
+    let mut text = String::from("digraph waits {\n");
+    for (node, label) in parties {
+        text += &format!("  {node} [shape=box, label={label}];\n");
+    }
+    text + &edges + "}\n"
+}
+
+/// A quoted ID of the DOT language (<https://graphviz.org/doc/info/lang.html>): a backslash before a quote is all
+/// that it knows, and at the end of a text one must not stand alone; labels read more of them.
+fn quoted(text: &str) -> String {
+    let text = escaped(text).replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{text}\"")
+}
