@@ -51,6 +51,9 @@ const CODES: [(&str, Kind); 19] = [
     ("LOCKWARDEN", Kind::Trouble(Trouble::Protocol)),
 ];
 
+/// What a server before Redis 6 says to a user name.
+const NO_USERS: &str = "wrong number of arguments for 'auth'";
+
 fn kind(text: &str) -> Kind {
     let words = text.split_whitespace().take(30);
     for word in words.map(|word| word.trim_matches(|c: char| !c.is_ascii_uppercase())) {
@@ -59,8 +62,13 @@ fn kind(text: &str) -> Kind {
         }
     }
     // Errors without a code of their own, of older versions.
-    let denied =
-        ["invalid password", "no permission", "can't run this command", "without any password"];
+    let denied = [
+        "invalid password",
+        "no permission",
+        "can't run this command",
+        "without any password",
+        NO_USERS,
+    ];
     if denied.iter().any(|part| text.contains(part)) {
         return Kind::Denied;
     }
@@ -106,6 +114,10 @@ impl Context {
             format!("it asks for a password, or for another one ({error})")
         } else if error.contains("WRONGPASS") || error.contains("invalid password") {
             format!("wrong user or password ({error})")
+        } else if error.contains(NO_USERS) {
+            format!(
+                "wrong user or password: this server has passwords, but no users (they came with Redis 6);                  leave {user} out of the URL, as in redis://:PASSWORD@HOST ({error})"
+            )
         } else if error.contains("channel") {
             format!(
                 "user {user} lacks the channel permission &lockwarden:* ({error}): \
@@ -202,6 +214,7 @@ mod tests {
             ("NOAUTH Authentication required.", "asks for a password"),
             ("WRONGPASS invalid username-password pair or user is disabled.", "wrong user"),
             ("ERR invalid password", "wrong user or password"),
+            ("ERR wrong number of arguments for 'auth' command", "leave app out of the URL"),
             ("ERR AUTH <password> called without any password configured", "password"),
         ] {
             let StoreError::Denied { detail, .. } = context().refused(text.as_bytes()) else {
