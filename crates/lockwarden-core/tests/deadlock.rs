@@ -219,6 +219,33 @@ fn parts_and_wholes() {
     assert!(!is_part_of("o00", "o0") && !is_part_of("o0", "o0/4"));
 }
 
+/// C59: the search ends where others wait in a circle that the asker is no part of, and where there is a long chain
+/// and no circle; nobody is blamed.
+#[test]
+fn c59_nobody_outside_is_blamed() {
+    let mut store = Store::new();
+    for owner in 1..3 {
+        store.acquire(owner, owner, &format!("h{owner}"));
+    }
+    assert!(matches!(store.acquire(1, 2, "w1"), Reply::Refused(_)));
+    // The circle closes unseen, because one of its holders is cut off for the moment.
+    store.alive.remove(&session(1));
+    assert!(matches!(store.acquire(2, 1, "w2"), Reply::Refused(_)));
+    store.alive.insert(session(1));
+    assert!(matches!(store.acquire(3, 1, "outside"), Reply::Refused(_)));
+    assert_eq!(names(&store.acquire(2, 1, "w2")), ["n1", "n2"]);
+
+    let mut store = Store::new();
+    for owner in 10..1_010 {
+        store.acquire(owner, owner, &format!("h{owner}"));
+        // Each waits for the one before.
+        if owner > 10 {
+            let waits = store.acquire(owner, owner - 1, &format!("w{owner}"));
+            assert!(matches!(waits, Reply::Refused(_)));
+        }
+    }
+}
+
 #[test]
 fn owner_ids_have_rules() {
     for good in ["a", "celery@host:0190/1/2", "3f2e=+-._"] {
