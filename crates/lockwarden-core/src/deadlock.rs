@@ -50,7 +50,7 @@ pub fn is_part_of(part: &str, whole: &str) -> bool {
 }
 
 /// The owner, and every one that it is a part of.
-pub(crate) fn wholes(owner: &str) -> impl Iterator<Item = Arc<str>> {
+pub fn wholes(owner: &str) -> impl Iterator<Item = Arc<str>> {
     let ends = owner.match_indices('/').map(|(at, _)| at).chain([owner.len()]);
     ends.filter(|end| *end > 0).map(|end| owner[..end].into())
 }

@@ -161,6 +161,7 @@ impl Lock {
     ///
     /// # Errors
     /// As there.
+    #[track_caller]
     pub fn acquire(&self) -> Result<Guard, Error> {
         let inner = self.thread.block_on_call(self.inner.acquire())?;
         Ok(Guard { inner, thread: self.thread.clone() })

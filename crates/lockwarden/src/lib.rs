@@ -15,6 +15,7 @@ pub mod blocking;
 mod clock;
 pub mod error;
 mod fork;
+pub mod order;
 pub mod process;
 mod random;
 pub mod store;
@@ -30,6 +31,7 @@ pub use lockwarden_core::{
     limits, name,
     party::{Party, Process},
 };
+pub use order::OrderWatch;
 pub use warden::{Guard, Lock, Settings, Waiting, Warden};
 
 /// The README's example compiles and runs.

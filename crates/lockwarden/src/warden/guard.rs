@@ -1,7 +1,7 @@
 //! A held lock.
 
 use super::{Shared, acquisition::Grant};
-use crate::{clock, error::Error};
+use crate::{clock, error::Error, order::Hold};
 use lockwarden_core::{
     Name, Token,
     keeper::{HandleId, Loss, State},
@@ -29,6 +29,8 @@ pub struct Guard {
     fence: u64,
     least_lease_ms: u64,
     released: bool,
+    /// What the order watch knows of it.
+    pub(super) order: Option<Hold>,
 }
 
 impl Guard {
@@ -40,7 +42,17 @@ impl Guard {
         least_lease_ms: u64,
     ) -> Guard {
         let Grant { id, token, fence } = grant;
-        Guard { shared, id, entry, name, token, fence, least_lease_ms, released: false }
+        Guard {
+            shared,
+            id,
+            entry,
+            name,
+            token,
+            fence,
+            least_lease_ms,
+            released: false,
+            order: None,
+        }
     }
 
     /// The lock's name.

@@ -1,14 +1,14 @@
 //! A lock by its name, and how it is acquired.
 
 use super::{Guard, Shared, acquisition::Waiting};
-use crate::{error::Error, random};
+use crate::{error::Error, order::Hold, random};
 use lockwarden_core::{
     Name, Token,
     command::{Acquire, Wait},
     keeper::{HandleId, Keeping},
     limits, name,
 };
-use std::{sync::Arc, time::Duration};
+use std::{panic::Location, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 /// How one lock is to be acquired. Made by [`super::Warden::lock`]; may be used again.
@@ -29,6 +29,7 @@ pub struct Lock {
     floor: u64,
     label: Option<String>,
     owner: Option<String>,
+    class: Option<String>,
     drop_in: Option<Vec<u8>>,
     renew: bool,
     report: Option<watch::Sender<Waiting>>,
@@ -45,6 +46,7 @@ impl Lock {
             floor: 0,
             label: None,
             owner: None,
+            class: None,
             drop_in: None,
             renew: true,
             report: None,
@@ -118,6 +120,13 @@ impl Lock {
         self
     }
 
+    /// What kind of lock it is to the [order watch](crate::order), `user` or `stock` say. Without one each name is a
+    /// class of its own.
+    pub fn class(mut self, class: &str) -> Lock {
+        self.class = Some(class.to_owned());
+        self
+    }
+
     /// Grant a fence above this one: the newest that a protected resource has seen, say (R34).
     pub fn fence_floor(mut self, floor: u64) -> Lock {
         self.floor = floor;
@@ -154,8 +163,14 @@ impl Lock {
     /// [`Error::Busy`] without a wait, [`Error::TimedOut`] with one; [`Error::Deadlock`] if it would wait for its
     /// own owner; [`Error::TooDeep`] if the owner holds it 1,000 times; [`Error::Store`] if the store could not
     /// be asked; [`Error::Invalid`] for a value out of its range.
-    pub async fn acquire(&self) -> Result<Guard, Error> {
+    #[track_caller]
+    pub fn acquire(&self) -> impl Future<Output = Result<Guard, Error>> + Send {
+        self.acquire_at(Location::caller())
+    }
+
+    async fn acquire_at(&self, site: &'static Location<'static>) -> Result<Guard, Error> {
         let (ask, keeping) = self.ask()?;
+        let order = self.watch_order(&ask, site);
         let name = ask.name.clone();
         let (id, answer) =
             self.shared.request(|inbox| inbox.begin(ask, keeping, self.report.clone()))??;
@@ -163,7 +178,16 @@ impl Lock {
         let result = answer.await;
         std::mem::forget(unfinished);
         let grant = result.map_err(|_| Error::Closed)??;
-        Ok(Guard::new(self.shared.clone(), id, name, grant, self.least_lease_ms()))
+        let mut guard = Guard::new(self.shared.clone(), id, name, grant, self.least_lease_ms());
+        guard.order = order;
+        Ok(guard)
+    }
+
+    fn watch_order(&self, ask: &Acquire, site: &'static Location<'static>) -> Option<Hold> {
+        let watch = self.shared.order_watch.as_ref()?;
+        let (owner, name) = (&ask.party.owner, ask.name.as_str());
+        let class = self.class.as_deref().unwrap_or(name);
+        (!owner.is_empty()).then(|| watch.asked(owner, class, name, site))
     }
 
     fn least_lease_ms(&self) -> u64 {

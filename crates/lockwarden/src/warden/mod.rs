@@ -30,7 +30,9 @@ pub use lock::Lock;
 
 use crate::{
     error::{Error, StoreError},
-    fork, process, random,
+    fork,
+    order::OrderWatch,
+    process, random,
     store::{Page, Store, url::StoreUrl},
 };
 use driver::Driver;
@@ -71,6 +73,7 @@ pub struct Settings {
     owner: String,
     processes: Option<Vec<Process>>,
     no_process_watch: bool,
+    order_watch: Option<OrderWatch>,
     rules: Rules,
 }
 
@@ -82,6 +85,7 @@ pub(crate) struct Shared {
     inbox: Mutex<Inbox>,
     store: Arc<dyn Store>,
     party: Arc<Party>,
+    order_watch: Option<OrderWatch>,
     /// Of the process that connected ([`fork::generation`]): a forked child holds nothing (R24).
     generation: u32,
 }
@@ -127,6 +131,13 @@ impl Settings {
         self
     }
 
+    /// Watch the order in which owners take locks, and tell of two that disagree: see [`crate::order`].
+    #[must_use]
+    pub fn order_watch(mut self, watch: &OrderWatch) -> Settings {
+        self.order_watch = Some(watch.clone());
+        self
+    }
+
     /// Believes without some rules of the protocol: only to show that a test can fail.
     #[doc(hidden)]
     #[must_use]
@@ -169,6 +180,7 @@ impl Settings {
             inbox: Mutex::default(),
             store,
             party,
+            order_watch: self.order_watch,
             generation: fork::generation(),
         });
         tokio::spawn(Driver::new(shared.clone(), session, link));
