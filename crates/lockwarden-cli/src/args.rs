@@ -69,6 +69,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DUR", value_parser = duration::grace, default_value = "10s")]
     #[arg(allow_hyphen_values = true)]
     pub(crate) grace: Duration,
+    /// How long the lock is held at most: then it is lost, and the command is stopped for it.
+    #[arg(long, value_name = "DUR", value_parser = duration::at_most, allow_hyphen_values = true)]
+    pub(crate) at_most: Option<Duration>,
     /// What people read about this holder, in `lockwarden show` say; 256 bytes at most.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,

@@ -74,6 +74,13 @@ pub(crate) fn lease(text: &str) -> Parsed {
     Ok(lease)
 }
 
+/// How long a lock is held at most.
+pub(crate) fn at_most(text: &str) -> Parsed {
+    let most = any(text)?;
+    limits::at_most(ms(most), limits::MIN_LEASE_MS)?;
+    Ok(most)
+}
+
 /// A grace.
 pub(crate) fn grace(text: &str) -> Parsed {
     let grace = any(text)?;

@@ -254,3 +254,30 @@ fn c37_an_absent_store_is_not_a_busy_lock() {
     }
     assert!(!site.has("ran"));
 }
+
+/// `--at-most`: the command is told to end a quarter of it before, and is gone when it is over; 74 says why.
+#[test]
+fn at_most_ends_the_command() {
+    let server = Server::start(ServerKind::any());
+    server.without_guard();
+    for site in [Site::new(), Site::with(&server.url())] {
+        let script = "trap 'echo > heard; exit 5' TERM; echo > ready; while :; do sleep 0.01; done";
+        let began = Instant::now();
+        let ran = site.run(&["x", "--at-most", "1500ms", "--label", "brief"], script).end();
+        assert_eq!(ran.code(), 74, "{ran:?}");
+        assert!(site.has("heard"), "{ran:?}");
+        let took = began.elapsed();
+        assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(10), "{took:?}");
+        assert!(ran.stderr.contains("--at-most"), "{ran:?}");
+        assert!(site.is_free("x"));
+        // One that ends in time hears nothing of it.
+        let ran = site.ran(&["run", "x", "--at-most", "20s", "--", "sh", "-c", "exit 3"]);
+        assert_eq!((ran.code(), ran.stderr.as_str()), (3, ""));
+        site.remove("heard");
+        site.remove("ready");
+    }
+    for bad in ["0s", "-5s", "99ms", "5", "200000d"] {
+        let ran = Site::new().ran(&["run", "x", "--at-most", bad, "--", "true"]);
+        assert_eq!(ran.code(), 64, "{bad}: {ran:?}");
+    }
+}

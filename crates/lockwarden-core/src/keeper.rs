@@ -39,6 +39,8 @@ pub enum Risk {
     BeatOverdue,
     /// The store began a new epoch; the lock must be renewed in it first (R23).
     NewEpoch,
+    /// It has been held for nearly as long as it may be, and is renewed no more (R33).
+    CeilingNear,
 }
 
 /// Why a handle is lost.
@@ -50,6 +52,8 @@ pub enum Loss {
     NotHeld(Absence),
     /// An operator took it away.
     Revoked,
+    /// It was held for as long as it may be (R33).
+    HeldAtMost,
     /// The handle was inherited by a forked child, which holds nothing (R24).
     Forked,
     /// Another process speaks with this session's identity: a copy of a machine or of a process
@@ -101,6 +105,9 @@ pub struct Keeping {
     pub grace_ms: u64,
     /// Renew it until it is forgotten; otherwise it ends with its lease.
     pub renew: bool,
+    /// For how long it is held at most, from its grant on, in ms: no renewal reaches beyond that (R33). None: for
+    /// as long as it is renewed.
+    pub most_ms: Option<u64>,
 }
 
 /// The belief of one session in all its locks.
@@ -160,6 +167,8 @@ impl Lease {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Handle {
     keeping: Keeping,
+    /// When it must end, in µs (R33).
+    ceiling_us: Option<u64>,
     /// The last acknowledged grant or renewal; `guarded` answers included.
     lease: Lease,
     /// The epoch of the last acknowledgement that gave belief.
@@ -251,6 +260,13 @@ impl Keeper {
         let beat_us = self.beats.get(&handle.generation).map_or(0, |b| b.sent_us);
         let answered_us = handle.lease.sent_us.max(beat_us);
         handle.lease_end_us().min(answered_us + believed_us(handle.keeping.grace_ms))
+    }
+
+    /// How long a renewal that leaves now may make the lease, in ms (R33); none: as long as it wants to.
+    #[must_use]
+    pub fn rest_ms(&self, id: HandleId, now_us: u64) -> Option<u64> {
+        let ceiling_us = self.handles.get(&id)?.ceiling_us?;
+        Some(ceiling_us.saturating_sub(now_us) / US_PER_MS)
     }
 
     /// How many handles it keeps, lost ones included.
@@ -509,18 +525,20 @@ impl Keeper {
             if due_us > now_us && (renew.is_empty() || !renewable(now_us + SLACK_US)) {
                 break;
             }
+            let lease_ms = handle.renewal_ms(now_us);
             let renews = self.link.is_some()
                 && renewable(now_us + if renew.is_empty() { 0 } else { SLACK_US })
-                && now_us < handle.lease_end_us();
+                && now_us < handle.lease_end_us()
+                && lease_ms > 0;
             if renews {
-                renew.push((id, handle.keeping.lease_ms));
+                renew.push((id, lease_ms));
             }
             let generation = self.generation;
             if let Some(handle) = self.handles.get_mut(&id).filter(|_| renews) {
                 handle.renew_at_us = None;
                 // From here on only the shorter one is sure, until the store says that it carried
                 // it out: an answer to an earlier renewal says nothing about that.
-                let asked = Lease::new(now_us, handle.keeping.lease_ms);
+                let asked = Lease::new(now_us, lease_ms);
                 if asked.end_us() < handle.lease_end_us() {
                     handle.shorter = Some((generation, asked));
                 }
@@ -592,19 +610,24 @@ impl Keeper {
         said: Acknowledged,
         generation: u64,
     ) {
+        // Told again, it is the same grant.
+        let known = self.handles.get(&id).and_then(|handle| handle.ceiling_us);
+        let ceiling_us = keeping.most_ms.map(|most_ms| said.sent_us + most_ms * US_PER_MS);
         self.forget(id);
         let lease_ms = said.lease_ms.min(MAX_LEASE_MS);
         let renew_at_us = said.sent_us.max(now_us) + lease_ms * US_PER_MS / 3;
-        let handle = Handle {
+        let mut handle = Handle {
             keeping,
+            ceiling_us: known.or(ceiling_us),
             lease: Lease::new(said.sent_us, said.lease_ms),
             epoch: said.epoch,
             generation,
             shorter: None,
-            renew_at_us: keeping.renew.then_some(renew_at_us),
+            renew_at_us: None,
             state: State::Held,
             due_us: 0,
         };
+        handle.renew_at(renew_at_us);
         self.handles.insert(id, handle);
         self.settle(id, now_us);
     }
@@ -630,7 +653,7 @@ impl Keeper {
             *on_link != generation || (sent_us >= shorter.sent_us && lease_ms == shorter.ms)
         });
         let renew_at_us = update(handle);
-        handle.renew_at_us = handle.keeping.renew.then_some(renew_at_us);
+        handle.renew_at(renew_at_us);
         self.settle(id, now_us);
     }
 
@@ -655,9 +678,11 @@ impl Keeper {
         if matches!(handle.state, State::Lost(_)) {
             handle.state
         } else if now_us >= handle.lease_end_us() {
-            State::Lost(Loss::LeaseEnded)
+            let at_most = handle.is_last_lease();
+            State::Lost(if at_most { Loss::HeldAtMost } else { Loss::LeaseEnded })
         } else if now_us >= handle.renewal_risk_us() {
-            State::AtRisk(Risk::RenewalOverdue)
+            let at_most = handle.is_last_lease();
+            State::AtRisk(if at_most { Risk::CeilingNear } else { Risk::RenewalOverdue })
         } else if self.epoch.as_ref() != Some(&handle.epoch) && self.rules.on(23) {
             State::AtRisk(Risk::NewEpoch)
         } else if now_us >= self.beat_overdue_us(handle) {
@@ -707,6 +732,23 @@ impl Keeper {
 }
 
 impl Handle {
+    /// The lease of a renewal that leaves now, in ms; 0: there must be none.
+    fn renewal_ms(&self, now_us: u64) -> u64 {
+        let rest_us = self.ceiling_us.map(|ceiling_us| ceiling_us.saturating_sub(now_us));
+        rest_us.map_or(self.keeping.lease_ms, |rest| self.keeping.lease_ms.min(rest / US_PER_MS))
+    }
+
+    /// Does the acknowledged lease reach to the ceiling? Times are cut to ms on their way.
+    fn is_last_lease(&self) -> bool {
+        let end_us = self.lease.sent_us + (self.lease.ms + 1) * US_PER_MS;
+        self.ceiling_us.is_some_and(|ceiling_us| end_us >= ceiling_us)
+    }
+
+    /// Plans the next renewal, if there is to be one.
+    fn renew_at(&mut self, at_us: u64) {
+        self.renew_at_us = (self.keeping.renew && !self.is_last_lease()).then_some(at_us);
+    }
+
     /// What is sure: the acknowledged lease, or a shorter one that may have been set since.
     fn sure(&self) -> impl Iterator<Item = Lease> {
         [Some(self.lease), self.shorter.map(|(_, lease)| lease)].into_iter().flatten()

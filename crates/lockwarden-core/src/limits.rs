@@ -47,7 +47,7 @@ pub const LONGEST_CYCLE: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{what} of {given_ms} ms is out of range: {least_ms} ms to {most_ms} ms")]
 pub struct OutOfRange {
-    /// Which length: `lease`, `grace`, `wait`.
+    /// Which length: `lease`, `grace`, `wait`, `hold at most`.
     pub what: &'static str,
     /// The value that was given, in ms.
     pub given_ms: u64,
@@ -70,6 +70,11 @@ pub fn grace(given_ms: u64) -> Result<u64, OutOfRange> {
 /// Checks a wait: [`MAX_WAIT_MS`] at most. 0 is one try.
 pub fn wait(given_ms: u64) -> Result<u64, OutOfRange> {
     within("wait", given_ms, 0, MAX_WAIT_MS)
+}
+
+/// Checks how long a lock may be held at most: at least `least_ms`, as a lease; a wait's length at most.
+pub fn at_most(given_ms: u64, least_ms: u64) -> Result<u64, OutOfRange> {
+    within("hold at most", given_ms, least_ms, MAX_WAIT_MS)
 }
 
 fn within(

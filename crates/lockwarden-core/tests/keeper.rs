@@ -22,7 +22,7 @@ fn epoch(number: u64) -> Epoch {
 }
 
 fn keeping(lease_ms: u64) -> Keeping {
-    Keeping { lease_ms, grace_ms: W_MS, renew: true }
+    Keeping { lease_ms, grace_ms: W_MS, renew: true, most_ms: None }
 }
 
 fn said(sent_us: u64, lease_ms: u64, number: u64) -> Acknowledged {
@@ -288,6 +288,76 @@ fn another_lease() {
     assert!(keeper.lease_end_us(1) < T0 + 3_000 * MS);
     keeper.renewed(now_us + MS, 1, said(now_us, 60_000, 1));
     assert!(keeper.lease_end_us(1) > T0 + 50_000 * MS);
+}
+
+/// R33: no renewal reaches beyond the ceiling; near it there is none any more, and at it the handle is lost, for a
+/// reason of its own.
+#[test]
+fn held_at_most() {
+    let mut keeper = Keeper::default();
+    keeper.link_up(T0);
+    beats(&mut keeper, T0, 1);
+    let most = Keeping { most_ms: Some(10_000), ..keeping(4_000) };
+    keeper.granted(T0 + MS, 1, most, said(T0, 4_000, 1));
+    let (mut asked, mut changes) = (Vec::new(), Vec::new());
+    for ms in (2..10_100).step_by(10) {
+        let now_us = T0 + ms * MS;
+        for action in polled(&mut keeper, now_us) {
+            match action {
+                Action::Renew(all) => {
+                    for (id, lease_ms) in all {
+                        assert!(now_us + lease_ms * MS <= T0 + 10_000 * MS, "beyond the ceiling");
+                        asked.push(lease_ms);
+                        keeper.renewed(now_us + MS, id, said(now_us, lease_ms, 1));
+                    }
+                }
+                Action::Changed(_, state) => changes.push((ms / 100, state)),
+                _ => {}
+            }
+        }
+        if ms % 500 == 2 {
+            beats(&mut keeper, now_us, 1);
+        }
+    }
+    // The last that is whole, and one for the rest.
+    let (last, whole) = asked.split_last().unwrap();
+    assert!(
+        whole.iter().all(|lease_ms| *lease_ms == 4_000) && (1..4_000).contains(last),
+        "{asked:?}"
+    );
+    let states: Vec<State> = changes.iter().map(|(_, state)| *state).collect();
+    assert_eq!(states, [State::AtRisk(Risk::CeilingNear), State::Lost(Loss::HeldAtMost)]);
+    assert!((98..=100).contains(&changes[1].0), "{changes:?}");
+}
+
+/// A new link, or another epoch, must renew even near the ceiling (R21, R23): for the rest. The same grant told again
+/// does not move the ceiling, and without a ceiling a lost lease is just that.
+#[test]
+fn held_at_most_on_a_new_link() {
+    let mut keeper = Keeper::default();
+    keeper.link_up(T0);
+    beats(&mut keeper, T0, 1);
+    let most = Keeping { most_ms: Some(5_000), ..keeping(30_000) };
+    keeper.granted(T0 + MS, 1, most, said(T0, 5_000, 1));
+    assert_eq!(keeper.rest_ms(1, T0), Some(5_000));
+    keeper.link_down();
+    let now_us = T0 + 2_000 * MS;
+    keeper.link_up(now_us);
+    keeper.granted(now_us, 1, most, said(now_us, 3_000, 1));
+    assert_eq!(keeper.rest_ms(1, now_us), Some(3_000));
+    keeper.link_down();
+    keeper.link_up(now_us + MS);
+    let renewed = |action: Action| match action {
+        Action::Renew(all) => Some(all),
+        _ => None,
+    };
+    let all: Vec<_> = polled(&mut keeper, now_us + MS).into_iter().filter_map(renewed).collect();
+    assert_eq!(all, [[(1, 2_999)]]);
+    // At the very end there is nothing left to renew.
+    keeper.link_down();
+    keeper.link_up(T0 + 5_000 * MS);
+    assert!(!polled(&mut keeper, T0 + 5_000 * MS).iter().any(|it| matches!(it, Action::Renew(_))));
+    assert_eq!(keeper.state(1), Some(State::Lost(Loss::HeldAtMost)));
 }
 
 /// Work must stop by the last answer plus grace, guarded answers included, and by the lease.

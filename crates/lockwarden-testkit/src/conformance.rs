@@ -40,7 +40,7 @@ macro_rules! conformance_tests {
             drop_releases, close_releases_and_cancels, values_of_drop_ins, counts_right,
             wins_are_shared, many_locks_leave_nothing, lost_is_told_once_and_stays,
             acquire_is_reusable, fence_floors, an_owner_enters_again, a_deadlock_is_told_at_once,
-            a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle);
+            a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle, held_at_most);
     };
     (@ $make:expr; $($case:ident),*) => {
         $(
@@ -706,4 +706,39 @@ pub async fn no_deadlock_without_a_cycle(place: &dyn Place) {
         task.await.expect("no panic");
     }
     until("nothing left", || async { names(&wardens[0]).await.is_empty() }).await;
+}
+
+/// R33: renewed as long as it may be held, and no longer, also where it was handed over.
+pub async fn held_at_most(place: &dyn Place) {
+    let (a, b) = (warden(place).await, warden(place).await);
+    let most = |warden: &Warden| warden.lock("x").lease(MS(600)).hold_at_most(MS(1_500));
+    let began = Instant::now();
+    let held = most(&a).acquire().await.expect("free");
+    let next = tokio::spawn({
+        let lock = most(&b);
+        async move { lock.acquire().await }
+    });
+    until("b waits", || async { waiters(&a, "x").await == 1 }).await;
+    let error = held.extend(MS(1_600)).await.expect_err("beyond the ceiling");
+    assert_eq!(error.code(), "invalid");
+    held.extend(MS(500)).await.expect("within it");
+    tokio::time::sleep_until((began + MS(1_100)).into()).await;
+    assert!(held.check(), "renewed beyond its lease");
+    assert_eq!(held.lost().await, Loss::HeldAtMost);
+    // A timer that is late is no loss that is.
+    assert!(began.elapsed() < MS(2_500), "{:?}", began.elapsed());
+    let next = next.await.expect("no panic").expect("granted");
+    assert!(next.fence() > held.fence());
+    assert!(matches!(held.release().await, Err(Error::Lost { loss: Loss::HeldAtMost, .. })));
+    assert!(next.check());
+    assert_eq!(next.lost().await, Loss::HeldAtMost);
+    // Longer than its lease it need not be.
+    let brief = a.lock("y").hold_at_most(MS(200)).acquire().await.expect("free");
+    assert!(brief.remaining() <= MS(200));
+    assert_eq!(brief.lost().await, Loss::HeldAtMost);
+    for bad in [Duration::ZERO, MS(99), Duration::MAX] {
+        let error = a.lock("z").hold_at_most(bad).acquire().await.expect_err("out of range");
+        assert_eq!(error.code(), "invalid", "{error}");
+    }
+    until("nothing left", || async { names(&a).await.is_empty() }).await;
 }

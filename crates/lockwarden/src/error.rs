@@ -246,6 +246,7 @@ impl fmt::Display for Lost {
             Loss::NotHeld(Absence::Free) => "the store does not have it any more",
             Loss::NotHeld(Absence::Taken) => "someone else holds it now",
             Loss::NotHeld(Absence::Revoked) | Loss::Revoked => "an operator revoked it",
+            Loss::HeldAtMost => "it was held for as long as it may be (hold at most)",
             Loss::Forked => "a forked child does not hold what its parent does",
             Loss::Cloned => "another process runs with this session's identity",
         })

@@ -132,6 +132,10 @@ impl Run<'_> {
             .lease(self.args.lease)
             .grace(self.args.grace)
             .report_to(report);
+        let lock = match self.args.at_most {
+            Some(most) => lock.hold_at_most(most),
+            None => lock,
+        };
         let lock = match self.args.wait {
             _ if self.args.no_wait => lock.no_wait(),
             None => lock.wait_forever(),

@@ -205,6 +205,7 @@ fn why(risk: Risk) -> &'static str {
     match risk {
         Risk::RenewalOverdue => "it could not be renewed for a while",
         Risk::BeatOverdue => "the store does not answer",
+        Risk::CeilingNear => "it has been held for nearly as long as --at-most allows",
         Risk::NewEpoch => "the store began anew, and it must be renewed there first",
     }
 }

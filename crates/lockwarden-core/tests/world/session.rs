@@ -544,6 +544,6 @@ impl Session {
     }
 
     pub fn keeping(&self) -> Keeping {
-        Keeping { lease_ms: self.lease_ms, grace_ms: self.grace_ms, renew: true }
+        Keeping { lease_ms: self.lease_ms, grace_ms: self.grace_ms, renew: true, most_ms: None }
     }
 }

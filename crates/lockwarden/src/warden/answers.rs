@@ -158,7 +158,7 @@ impl State {
                 if std::mem::take(&mut wait.revoked) {
                     // Is it still ours? The renewal will say.
                     acquisition.phase = Phase::Confirming;
-                    let lease_ms = acquisition.keeping.lease_ms;
+                    let lease_ms = acquisition.ask.lease_ms;
                     return self.push(Purpose::Renew(id, lease_ms));
                 }
                 let said = Acknowledged { sent_us, lease_ms, epoch };
@@ -355,7 +355,7 @@ impl State {
             self.deliver(id);
         } else {
             acquisition.phase = Phase::Confirming;
-            let lease_ms = keeping.lease_ms;
+            let lease_ms = acquisition.ask.lease_ms;
             self.push(Purpose::Renew(id, lease_ms));
         }
     }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 /// | wait | for ever | none, up to 100 years |
 /// | lease | 30 s | 100 ms to 30 days |
 /// | grace | 3 s | 3 s to 30 days |
+/// | hold at most | for ever | 100 ms to 100 years |
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
@@ -32,6 +33,7 @@ pub struct Lock {
     class: Option<String>,
     drop_in: Option<Vec<u8>>,
     renew: bool,
+    at_most: Option<Duration>,
     report: Option<watch::Sender<Waiting>>,
 }
 
@@ -49,6 +51,7 @@ impl Lock {
             class: None,
             drop_in: None,
             renew: true,
+            at_most: None,
             report: None,
         }
     }
@@ -148,6 +151,15 @@ impl Lock {
         self
     }
 
+    /// Hold it for this long at most, from the grant on: no renewal and no [`Guard::extend`] reaches beyond that, and
+    /// then it is lost, whoever forgot it. At two thirds of the last lease the state is
+    /// [`Risk::CeilingNear`](crate::Risk::CeilingNear), at its end
+    /// [`Loss::HeldAtMost`](crate::Loss::HeldAtMost).
+    pub fn hold_at_most(mut self, most: Duration) -> Lock {
+        self.at_most = Some(most);
+        self
+    }
+
     /// Tell this channel what the store says while we wait: who holds the lock, our place, or why
     /// the store cannot be asked.
     pub fn report_to(mut self, report: watch::Sender<Waiting>) -> Lock {
@@ -206,6 +218,8 @@ impl Lock {
         };
         let lease_ms = limits::lease(ms(self.lease), self.least_lease_ms())?;
         let grace_ms = limits::grace(ms(self.grace))?;
+        let at_most = |most| limits::at_most(ms(most), self.least_lease_ms());
+        let most_ms = self.at_most.map(at_most).transpose()?;
         let wait = match self.wait {
             Ok(Wait::For(ms)) => Wait::For(limits::wait(ms)?),
             Ok(wait) => wait,
@@ -221,8 +235,10 @@ impl Lock {
             Arc::make_mut(&mut party).owner = name::owner(owner)?.into();
         }
         let floor = self.floor;
+        let keeping = Keeping { lease_ms, grace_ms, renew: self.renew, most_ms };
+        let lease_ms = lease_ms.min(most_ms.unwrap_or(lease_ms));
         let ask = Acquire { name, token, proof, wait, lease_ms, grace_ms, floor, party };
-        Ok((ask, Keeping { lease_ms, grace_ms, renew: self.renew }))
+        Ok((ask, keeping))
     }
 }
 

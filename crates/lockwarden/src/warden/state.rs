@@ -269,6 +269,14 @@ impl State {
             let _ = reply.send(Err(Error::Lost { name, loss }));
             return;
         }
+        if let Some(rest_ms) = self.keeper.rest_ms(id, clock::now_us())
+            && rest_ms < lease_ms
+        {
+            let rule = format!("it may be held for {rest_ms} ms more");
+            let text = format!("a lease of {lease_ms} ms is too long: {rule} (hold at most)");
+            let _ = reply.send(Err(Error::Invalid(text)));
+            return;
+        }
         acquisition.listeners().extends.push((lease_ms, reply));
         // By the keeper, which from then on believes in no more than the shorter lease (G1).
         self.keeper.extend(clock::now_us(), id, lease_ms);
