@@ -96,6 +96,7 @@ impl Taker {
             "fork" => say(&format!("forked {key} {}", fork_a_sleeper())),
             "add" => taker.add(&key, &words[2]),
             "cycle" => drop(tokio::spawn(taker.cycle(key, words))),
+            "orders" => drop(tokio::spawn(taker.orders(key, words))),
             other => panic!("unknown command {other:?}"),
         }
     }
@@ -194,6 +195,105 @@ impl Taker {
         let mut text: Vec<String> = outcomes.iter().map(|(it, n)| format!("{it}={n}")).collect();
         text.sort();
         say(&format!("cycled {key} {}", text.join(" ")));
+    }
+}
+
+/// The four locks of an order, each of which it shares with nine others.
+fn locks_of(order: usize) -> [String; 4] {
+    let (b, m, a) = (order / 100 % 10, order / 10 % 10, order % 10);
+    let (seq, next) = ((a + m + b) % 10, (a + 2 * b) % 10);
+    [
+        format!("user:{m}{a}"),
+        format!("product:{b}{m}"),
+        format!("coupon:{a}{b}"),
+        format!("seq:{seq}{next}"),
+    ]
+}
+
+/// What became of the orders of one process.
+#[derive(Default)]
+struct Orders {
+    done: u64,
+    deadlocks: u64,
+    /// How long the slowest deadlock took to be told, in µs.
+    slowest_us: u64,
+}
+
+impl Taker {
+    /// `orders KEY FIRST COUNT WORK_US ORDER`: so many orders at the same time, each of which takes its four locks
+    /// one inside the other, works, and gives them back; ORDER: `sorted`, or `random`. Whoever is told of a deadlock
+    /// gives back what it has, and begins anew.
+    async fn orders(self, key: String, words: Vec<String>) {
+        let number = |text: &String| text.parse::<usize>().expect("a number");
+        let (first, count, work_us) = (number(&words[2]), number(&words[3]), number(&words[4]));
+        let sorted = words[5] == "sorted";
+        let total = Arc::new(Mutex::new(Orders::default()));
+        let tasks: Vec<_> = (first..first + count)
+            .map(|order| {
+                let (taker, total) = (self.clone(), total.clone());
+                tokio::spawn(taker.order(order, work_us as u64, sorted, total))
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("an order panicked");
+        }
+        let Orders { done, deadlocks, slowest_us } =
+            std::mem::take(&mut *total.lock().expect("all"));
+        say(&format!("ordered {key} {done} {deadlocks} {slowest_us}"));
+    }
+
+    async fn order(self, order: usize, work_us: u64, sorted: bool, total: Arc<Mutex<Orders>>) {
+        let mut names = locks_of(order);
+        names.sort();
+        // The same every time, and another for each order.
+        let mut dice = order as u64 + 1;
+        let mut next = |below: u64| {
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 33) % below
+        };
+        if !sorted {
+            for last in (1..names.len()).rev() {
+                names.swap(last, next(last as u64 + 1) as usize);
+            }
+        }
+        let owner = format!("order-{order}");
+        'again: loop {
+            let mut held = Vec::new();
+            for name in &names {
+                let asked_us = now_us();
+                match self.warden.lock(name).owner(&owner).label(&owner).acquire().await {
+                    Ok(guard) => held.push(guard),
+                    Err(lockwarden::Error::Deadlock { .. }) => {
+                        let took_us = now_us() - asked_us;
+                        {
+                            let mut total = total.lock().expect("all");
+                            total.deadlocks += 1;
+                            total.slowest_us = total.slowest_us.max(took_us);
+                        }
+                        for guard in held {
+                            guard.release().await.expect("held until now");
+                        }
+                        tokio::time::sleep(Duration::from_micros(1_000 + next(20_000))).await;
+                        continue 'again;
+                    }
+                    Err(error) => panic!("{order}: {error}"),
+                }
+            }
+            let began_us = now_us();
+            while now_us() < began_us + work_us {
+                for guard in &held {
+                    self.checked(guard);
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            for guard in held {
+                guard.release().await.expect("held until now");
+            }
+            total.lock().expect("all").done += 1;
+            return;
+        }
     }
 }
 

@@ -1,0 +1,98 @@
+//! Orders that take four locks each, one inside the other, from several processes (G7): in random order every cycle is
+//! told at once and everyone gets through; in one order there never is any.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests")]
+
+use lockwarden_testkit::{
+    recorder::Verdict,
+    site::Site,
+    taker::{Options, Taker},
+};
+use std::time::Duration;
+
+mod support;
+use support::{TAKER, every_site, nothing_is_left, size};
+
+/// Under load, on a machine that does other things as well.
+const LONG: Duration = Duration::from_secs(240);
+const PROCESSES: usize = 4;
+
+struct Done {
+    orders: u64,
+    deadlocks: u64,
+    slowest_us: u64,
+}
+
+/// Takes the orders `0..count` through, in several processes; the first is killed on the way if `kill`.
+fn take_through(site: &Site, count: usize, order: &str, kill: bool) -> Done {
+    let record = tempfile::NamedTempFile::new().unwrap();
+    let each = count / PROCESSES;
+    let work_us = size(20_000, 5_000);
+    let options = Options::new(TAKER, site.url()).record(record.path());
+    let mut takers: Vec<Taker> =
+        (0..PROCESSES).map(|i| options.clone().label(&format!("p{i}")).start()).collect();
+    for (i, taker) in takers.iter_mut().enumerate() {
+        taker.tell(&format!("orders o {} {each} {work_us} {order}", i * each));
+    }
+    if kill {
+        std::thread::sleep(Duration::from_millis(300));
+        takers.remove(0).process().kill9();
+    }
+    let mut done = Done { orders: 0, deadlocks: 0, slowest_us: 0 };
+    for taker in &mut takers {
+        let words = taker
+            .hear_within("ordered o", LONG)
+            .unwrap_or_else(|| panic!("not all orders get through"));
+        let number = |at: usize| words[at].parse::<u64>().unwrap();
+        done.orders += number(2);
+        done.deadlocks += number(3);
+        done.slowest_us = done.slowest_us.max(number(4));
+    }
+    println!(
+        "{} {order}: {} orders, {} deadlocks, the slowest told within {} ms",
+        site.url(),
+        done.orders,
+        done.deadlocks,
+        done.slowest_us / 1_000
+    );
+    let verdict = Verdict::read(record.path());
+    assert!(verdict.violations.is_empty(), "{:#?}", verdict.violations);
+    for taker in &mut takers {
+        taker.tell("close");
+        taker.hear("closed");
+    }
+    done
+}
+
+#[test]
+fn in_random_order_every_cycle_is_told_at_once() {
+    for site in every_site() {
+        let count = size(1_000, 200) as usize;
+        let done = take_through(&site, count, "random", false);
+        assert_eq!(done.orders, count as u64);
+        assert!(done.deadlocks > 0, "a test without a deadlock shows nothing");
+        // By the answer itself. A recheck, which finds what it missed, comes after a second at the earliest.
+        assert!(done.slowest_us < 1_000_000, "{} µs", done.slowest_us);
+        if site.url().starts_with("redis") {
+            nothing_is_left(site.server());
+        }
+    }
+}
+
+#[test]
+fn in_one_order_there_is_none() {
+    for site in every_site() {
+        let count = size(1_000, 200) as usize;
+        let done = take_through(&site, count, "sorted", false);
+        assert_eq!((done.orders, done.deadlocks), (count as u64, 0));
+    }
+}
+
+/// A process that is killed holds nobody up, and is part of no cycle.
+#[test]
+fn the_survivors_get_through() {
+    for site in every_site() {
+        let count = size(1_000, 200) as usize;
+        let done = take_through(&site, count, "random", true);
+        assert_eq!(done.orders as usize, count / PROCESSES * (PROCESSES - 1));
+    }
+}
