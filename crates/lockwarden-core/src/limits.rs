@@ -40,7 +40,9 @@ pub const DROPS_PER_COMMAND: usize = 64;
 
 /// The longest owner id, in bytes.
 pub const MAX_OWNER_BYTES: usize = 512;
-/// The most owners in one cycle that is found (G7).
+/// The most places where the parts of one owner wait, before those of the dead are forgotten (R37).
+pub const MOST_PLACES: usize = 64;
+/// The most owners in one cycle that is found, and that one search looks at (G7).
 pub const LONGEST_CYCLE: usize = 256;
 
 /// A length of time that breaks its rule.

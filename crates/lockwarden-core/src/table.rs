@@ -13,7 +13,7 @@ use crate::{
         Absence, Acquire, Command, HolderView, LockView, Message, Reason, RecordView, Refusal,
         Renew, Reply, TicketView, Wait,
     },
-    deadlock::{self, Others, Place, WaitChange, Waits},
+    deadlock::{self, Others, Place, Places, WaitChange, Waits},
     limits::{ASK_EVERY_MS, DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, QUEUE_TTL_MS, W_MS},
     name::{Epoch, Name, Run, SessionId, Token},
     party::Party,
@@ -185,12 +185,12 @@ impl Table {
             lock.expire(now_us);
             *lock != Lock::default()
         });
-        self.waits.retain(|_, place| place.until_us > now_us);
+        self.waits.retain(|_, places| places.until_us > now_us);
     }
 }
 
 impl Others for Table {
-    fn place(&self, owner: &str) -> Option<Place> {
+    fn places(&self, owner: &str) -> Option<Places> {
         self.waits.get(owner).cloned()
     }
 
@@ -646,9 +646,9 @@ impl Turn<'_> {
             }
         };
         for owner in deadlock::wholes(&ask.party.owner) {
-            let (name, token) = (ask.name.clone(), ask.token.clone());
-            let place = Place { name, token, until_us: self.lock.queue_expires_us };
-            self.effects.waits.push(WaitChange::Begins(owner, place));
+            let place = Place { name: ask.name.clone(), token: ask.token.clone() };
+            let until_us = self.lock.queue_expires_us;
+            self.effects.waits.push(WaitChange::Begins(owner, place, until_us));
         }
         // Only the first two living look after the holder, so only they must know their place
         // exactly; counting further, or past many dead ones, would cost one probe per ticket.
@@ -713,8 +713,8 @@ impl Turn<'_> {
 impl Ticket {
     /// Its owner does not wait with it any more.
     fn wait_ends(&self, name: &Name) -> impl Iterator<Item = WaitChange> {
-        deadlock::wholes(&self.party.owner)
-            .map(|owner| WaitChange::Ends(owner, name.clone(), self.token.clone()))
+        let place = Place { name: name.clone(), token: self.token.clone() };
+        deadlock::wholes(&self.party.owner).map(move |owner| WaitChange::Ends(owner, place.clone()))
     }
 }
 

@@ -25,7 +25,7 @@ use std::{
 
 /// The number of what stands in the database. A higher number is refused, and nothing changed; so is a lower
 /// one while somebody uses the store, else the database is made anew: what no living session holds is free.
-pub(super) const SCHEMA: i64 = 3;
+pub(super) const SCHEMA: i64 = 4;
 /// Pages in the log before they are written back: few, because the first process to open the
 /// database after a pause reads the whole log. Nothing waits for a disk either way.
 const CHECKPOINT_PAGES: u32 = 64;
@@ -47,10 +47,11 @@ CREATE TABLE locks (
     body BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE waits (
-    owner TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
     name BLOB NOT NULL,
     token BLOB NOT NULL,
-    until_us INTEGER NOT NULL
+    until_us INTEGER NOT NULL,
+    PRIMARY KEY (owner, name, token)
 ) WITHOUT ROWID;
 CREATE TABLE inbox (
     session TEXT NOT NULL,

@@ -10,7 +10,8 @@ use super::{
 use crate::{error::Trouble, store::Call};
 use lockwarden_core::{
     Epoch, Message, Name, Reply, Rules, SessionId, Token,
-    deadlock::{Others, Place, WaitChange},
+    deadlock::{Others, Place, Places, WaitChange},
+    limits::MOST_PLACES,
     table::{Context, Effects, Lock, Messages, beat, enter, step},
 };
 use std::{
@@ -159,16 +160,20 @@ impl Elsewhere<'_> {
 }
 
 impl Others for Elsewhere<'_> {
-    fn place(&self, owner: &str) -> Option<Place> {
+    fn places(&self, owner: &str) -> Option<Places> {
         let sql = "SELECT name, token, until_us FROM waits WHERE owner = ?1";
-        let row = self.database.row(sql, [owner], |row| {
+        let rows = self.database.rows(sql, [owner], |row| {
             let (name, token): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(1)?);
             Ok((name, token, from_sql(row.get(2)?)))
         });
-        let (name, token, until_us) = self.found(row)?;
-        let name = Name::from_bytes(&name).map_err(|_| damaged(self.database, "a name"));
-        let name = self.found(name.map(Some))?;
-        Some(Place { name, token: Token::found(&token), until_us })
+        let mut places = Places::default();
+        for (name, token, until_us) in self.found(rows.map(Some))? {
+            let name = Name::from_bytes(&name).map_err(|_| damaged(self.database, "a name"));
+            let name = self.found(name.map(Some))?;
+            places.all.insert(Place { name, token: Token::found(&token) });
+            places.until_us = until_us;
+        }
+        Some(places)
     }
 
     fn lock(&self, name: &Name) -> Option<Lock> {
@@ -261,22 +266,27 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// Writes who waits where (R37).
+    /// Writes who waits where (R37), as [`WaitChange::apply`] does.
     fn change_waits(&self, changes: Vec<WaitChange>) -> Result<(), Failure> {
         for change in changes {
-            match change {
-                WaitChange::Begins(owner, Place { name, token, until_us }) => {
-                    let values =
-                        (&*owner, name.as_str().as_bytes(), token.as_bytes(), to_sql(until_us));
-                    let sql = "INSERT OR REPLACE INTO waits VALUES (?1, ?2, ?3, ?4)";
-                    self.database.execute(sql, values)?;
-                }
-                WaitChange::Ends(owner, name, token) => {
-                    let sql = "DELETE FROM waits WHERE owner = ?1 AND name = ?2 AND token = ?3";
-                    let values = (&*owner, name.as_str().as_bytes(), token.as_bytes());
-                    self.database.execute(sql, values)?;
-                }
-            }
+            let (owner, Place { name, token }, until_us) = match change {
+                WaitChange::Begins(owner, place, until_us) => (owner, place, Some(until_us)),
+                WaitChange::Ends(owner, place) => (owner, place, None),
+            };
+            let (owner, name, token) = (&*owner, name.as_str().as_bytes(), token.as_bytes());
+            let Some(until_us) = until_us else {
+                let sql = "DELETE FROM waits WHERE owner = ?1 AND name = ?2 AND token = ?3";
+                self.database.execute(sql, (owner, name, token))?;
+                continue;
+            };
+            let sql = "DELETE FROM waits WHERE owner = ?1 \
+                       AND (SELECT count(*) FROM waits WHERE owner = ?1) >= ?4 \
+                       AND NOT EXISTS (SELECT 1 FROM waits WHERE owner = ?1 AND name = ?2 AND token = ?3)";
+            self.database.execute(sql, (owner, name, token, to_sql(MOST_PLACES as u64)))?;
+            let sql = "INSERT OR REPLACE INTO waits VALUES (?1, ?2, ?3, ?4)";
+            self.database.execute(sql, (owner, name, token, to_sql(until_us)))?;
+            let sql = "UPDATE waits SET until_us = ?2 WHERE owner = ?1";
+            self.database.execute(sql, (owner, to_sql(until_us)))?;
         }
         Ok(())
     }

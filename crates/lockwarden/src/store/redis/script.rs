@@ -91,6 +91,7 @@ mod tests {
         fact("W_MS", limits::W_MS as i64);
         fact("QUEUE_TTL_MS", limits::QUEUE_TTL_MS as i64);
         fact("ASK_EVERY_MS", limits::ASK_EVERY_MS as i64);
+        fact("MOST_PLACES", limits::MOST_PLACES as i64);
         fact("LONGEST_CYCLE", limits::LONGEST_CYCLE as i64);
         fact("DROPS_PER_COMMAND", limits::DROPS_PER_COMMAND as i64);
         fact("MAX_FLOOR_AHEAD_US", limits::MAX_FLOOR_AHEAD_US as i64);

@@ -18,8 +18,10 @@ local function refuse(token, term)
   local it = record()
   local steps = cycle(token, term)
   if steps then
-    probe(it)
-    return refuse_deadlock(token, steps)
+    refuse_deadlock(token, steps)
+    -- It may be refused for want of memory, and the cycle is told all the same.
+    pcall(probe, it)
+    return
   end
   local position, write_ticket = -1, nil
   -- An acquisition that was revoked, and has not ended yet, does not wait behind itself: its release

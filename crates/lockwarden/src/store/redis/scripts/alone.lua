@@ -37,8 +37,9 @@ if is_settled and KEYS[2] and not KEYS[3] then
           behind_schema, behind_proof, behind = cmsgpack.unpack(texts[2])
         end
       end
-      -- Where its owner waits stands elsewhere, too (R37).
-      local is_plain = schema == 1 --[[SCHEMA]] and proof == '' and find(party, '["",', 1, true) == 1
+      -- An owner's places (R37): those of one that is a part of another stand in several.
+      local owner = schema == 1 --[[SCHEMA]] and string.match(party, '^%["([%w%._:@/%+=%-]*)"')
+      local is_plain = owner and proof == '' and not find(owner, '/', 1, true)
       if is_plain and (behind_schema or 1) == 1 --[[SCHEMA]]
         and (deadline < 0 or deadline > now)
         and call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. to)[2] > 0 then
@@ -55,6 +56,10 @@ if is_settled and KEYS[2] and not KEYS[3] then
         if set.ok then
           call('ZREM', queue_name, next_token)
           call('HDEL', tickets_name, next_token)
+          if owner ~= '' then
+            try('HDEL', 'lockwarden:wait' .. sub(KEYS[1], 16) .. '#' .. owner,
+              pack(1 --[[SCHEMA]], its_key, '', next_token))
+          end
           call('HSET', KEYS[1], 'fence', fence_text)
           local head = #its_key .. ':' .. its_key
           local granted = #next_token .. ':' .. next_token

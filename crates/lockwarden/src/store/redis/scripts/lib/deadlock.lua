@@ -1,57 +1,66 @@
 -- The cycle that a request would close (G7, R37), as `deadlock.rs` finds it: the key, the time and the party of
--- each holder, from the lock that is asked for to the one that the asker's own owner holds. Else nil. Reads
--- only (R12).
+-- each holder, from the lock that is asked for to the one that the asker's own owner holds. Reads only (R12).
 
 local function is_part_of(part, whole)
   return part == whole or (part and sub(part, 1, #whole + 1) == whole .. '/')
 end
 
--- Whom this owner waits for: sets the key, and gives the ticket. Nil: it waits nowhere.
-local function follow(owner)
-  local text = try('GET', 'lockwarden:wait:' .. owner)
-  local ok, schema, its_key, tail, token = pcall(unpack_packed, type(text) == 'string' and text or '')
-  if not ok or schema ~= 1 --[[SCHEMA]] then
-    return nil
+-- Where this owner and its parts wait, in order.
+local function places_of(owner)
+  local texts = try('HKEYS', waits_key(owner))
+  local places = {}
+  for n = 1, texts.err and 0 or #texts do
+    local ok, schema, its_key, tail, token = pcall(unpack_packed, texts[n])
+    if ok and schema == 1 --[[SCHEMA]] then
+      places[#places + 1] = { key = its_key, tail = tail, token = token }
+    end
   end
-  key = its_key
-  if tail ~= '' then
-    tails[key] = tail
-  end
-  local it = ticket(token)
-  if it and is_part_of(owner_of(it.party), owner) and (it.deadline < 0 or it.deadline > now)
-    and subscribers(it.session) > 0 and call('ZSCORE', companion('queue'), token) then
-    return it
-  end
-  return nil
+  table.sort(places, function(one, other)
+    return one.key < other.key or (one.key == other.key and one.token < other.token)
+  end)
+  return places
 end
 
-local function walk(token, asker)
-  local own = ticket(token)
-  if own and (own.session ~= session or not call('ZSCORE', companion('queue'), token)) then
-    own = nil
+local function came_before(one, other)
+  return one.since < other.since or (one.since == other.since and one.token < other.token)
+end
+
+-- walk: asker, token, own (the asker's ticket, if it waits already), seen (owners from which no way leads back),
+-- count (of those), steps. True: a way leads from the holder of `key` back to the asker, and its steps are left.
+local function leads_back(walk)
+  local its_key = key
+  -- Another lock's key may hold anything: then no way leads on there.
+  local ok, it = pcall(record)
+  -- One that was revoked, or whose link is closed, ends soon by itself. The asker's own acquisition under the same
+  -- token is one that was revoked (G6).
+  local owner = ok and it and it.revoked == 0 and subscribers(it.session) > 0
+    and not (it.token == walk.token and it.session == session) and owner_of(it.party)
+  if not owner then
+    return false
   end
-  local steps = {}
-  for n = 1, 256 --[[LONGEST_CYCLE]] do
-    local it = record()
-    -- One that was revoked, or whose link is closed, ends soon by itself. The asker's own acquisition under the
-    -- same token is one that was revoked (G6).
-    if not it or it.revoked == 1 or subscribers(it.session) == 0
-      or (it.token == token and it.session == session) then
-      return nil
-    end
-    steps[n] = { key, held_ms(it.since), it.party }
-    local owner = owner_of(it.party)
-    if owner and is_part_of(asker, owner) then
-      return steps
-    end
-    local waiting = owner and follow(owner)
-    -- Of those who wait already, only the youngest is refused.
-    if not waiting or (own and (own.since < waiting.since
-      or (own.since == waiting.since and own.token < waiting.token))) then
-      return nil
+  walk.steps[#walk.steps + 1] = { its_key, held_ms(it.since), it.party }
+  if is_part_of(walk.asker, owner) then
+    return true
+  end
+  if walk.count + 1 < 256 --[[LONGEST_CYCLE]] and not walk.seen[owner] then
+    walk.seen[owner], walk.count = true, walk.count + 1
+    for _, place in ipairs(places_of(owner)) do
+      key = place.key
+      if place.tail ~= '' then
+        tails[key] = place.tail
+      end
+      local waiting = ticket(place.token)
+      -- Of those who wait already, only the youngest is refused.
+      if waiting and is_part_of(owner_of(waiting.party), owner)
+        and (waiting.deadline < 0 or waiting.deadline > now) and subscribers(waiting.session) > 0
+        and call('ZSCORE', companion('queue'), place.token)
+        and not (walk.own and came_before(walk.own, waiting)) and leads_back(walk) then
+        return true
+      end
     end
   end
-  return nil
+  walk.steps[#walk.steps] = nil
+  return false
 end
 
 local function cycle(token, term)
@@ -59,11 +68,15 @@ local function cycle(token, term)
   if not asker or term.wait == -2 --[[NO_WAIT]] then
     return nil
   end
+  local own = ticket(token)
+  if own and (own.session ~= session or not call('ZSCORE', companion('queue'), token)) then
+    own = nil
+  end
+  local walk = { asker = asker, token = token, own = own, seen = {}, count = 0, steps = {} }
   local asked_for = key
-  -- Another lock's key may hold anything: then the way ends there.
-  local ok, steps = pcall(walk, token, asker)
+  local found = leads_back(walk)
   key = asked_for
-  return ok and steps or nil
+  return found and walk.steps or nil
 end
 
 -- Takes the asker's ticket out of the queue, and answers.

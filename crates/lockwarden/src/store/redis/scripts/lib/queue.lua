@@ -30,39 +30,47 @@ local function keep_queue(queue, tickets)
   call('PEXPIRE', tickets, 60000 --[[QUEUE_TTL_MS]])
 end
 
--- Where an owner waits (R37): the key, its companions' tail, and the token of the ticket; forgotten with the
--- queue. What stands here counts only while the ticket stands in the queue.
+-- Where an owner and its parts wait (R37): a hash, whose fields are packed: schema, key, its companions' tail, token
+-- of the ticket. Forgotten with the queue; what stands here counts only while the ticket stands in its queue.
 
 -- The owner in a party's text (`wire.rs` writes it first), or nil.
 local function owner_of(party)
   return match(party, '^%["([%w%._:@/%+=%-]+)"')
 end
 
--- The keys of the owner, and of every one that it is a part of, and what stands there.
-local function places_of(party, token)
+-- By prefix, as meta: a cycle is one of one table.
+local function waits_key(owner)
+  return 'lockwarden:wait' .. sub(KEYS[1], 16) .. '#' .. owner
+end
+
+-- The hashes of the owner and of every one that it is a part of, and the field.
+local function waits_of(party, token)
   local owner, names, from = owner_of(party), {}, 1
   while owner and from do
     local slash = find(owner, '/', from, true)
-    names[#names + 1] = 'lockwarden:wait:' .. (slash and sub(owner, 1, slash - 1) or owner)
+    names[#names + 1] = waits_key(slash and sub(owner, 1, slash - 1) or owner)
     from = slash and slash + 1
   end
   return names, pack(1 --[[SCHEMA]], key, tails[key] or '', token)
 end
 
 local function wait_begins(party, token)
-  local names, place = places_of(party, token)
+  local names, place = waits_of(party, token)
   for n = 1, #names do
-    call('SET', names[n], place, 'PX', 60000 --[[QUEUE_TTL_MS]])
+    -- Places of the dead are not removed one by one: those who live come back at their next recheck.
+    if call('HLEN', names[n]) >= 64 --[[MOST_PLACES]] and call('HEXISTS', names[n], place) == 0 then
+      call('DEL', names[n])
+    end
+    call('HSET', names[n], place, '')
+    call('PEXPIRE', names[n], 60000 --[[QUEUE_TTL_MS]])
   end
 end
 
+-- After writes nothing may fail (R12): if something else stands there, it is not ours.
 local function wait_ends(it)
-  local names, place = places_of(it.party, it.token)
+  local names, place = waits_of(it.party, it.token)
   for n = 1, #names do
-    -- After writes nothing may fail (R12): whatever else stands there is not ours.
-    if try('GET', names[n]) == place then
-      try('DEL', names[n])
-    end
+    try('HDEL', names[n], place)
   end
 end
 
