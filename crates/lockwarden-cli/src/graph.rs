@@ -57,6 +57,8 @@ fn words(graph: &GraphJson) -> String {
 /// Who holds or waits. One that has an owner is the same wherever it does; else each acquisition stands for itself.
 struct Party<'a> {
     id: &'a str,
+    /// What the id is: an owner's, or only the token's of one acquisition.
+    kind: &'static str,
     label: &'a str,
     host: &'a str,
     pid: Option<u32>,
@@ -67,6 +69,7 @@ impl<'a> Party<'a> {
     fn holder(holder: &'a HolderJson) -> Party<'a> {
         Party {
             id: holder.owner.as_deref().unwrap_or(&holder.token),
+            kind: if holder.owner.is_some() { "owner" } else { "token" },
             label: holder.label.as_deref().unwrap_or_default(),
             host: holder.host.as_deref().unwrap_or("?"),
             pid: holder.pid,
@@ -77,6 +80,7 @@ impl<'a> Party<'a> {
     fn waiter(ticket: &'a TicketJson) -> Party<'a> {
         Party {
             id: ticket.owner.as_deref().unwrap_or(&ticket.token),
+            kind: if ticket.owner.is_some() { "owner" } else { "token" },
             label: &ticket.label,
             host: &ticket.host,
             pid: ticket.pid,
@@ -100,7 +104,7 @@ fn dot(graph: &GraphJson) -> String {
     let mut parties = BTreeMap::new();
     let mut edges = String::new();
     let mut draw = |party: Party<'_>| {
-        let node = quoted(&format!("party {}", party.id));
+        let node = quoted(&format!("{} {}", party.kind, party.id));
         parties.insert(node.clone(), quoted(&party.words()));
         node
     };

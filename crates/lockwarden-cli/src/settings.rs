@@ -1,7 +1,7 @@
 //! Which store is meant, and what a name is.
 
-use crate::failure::Failure;
-use lockwarden::{Error, Name, Process, process};
+use crate::{failure::Failure, output};
+use lockwarden::{Error, Name, limits};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
@@ -33,22 +33,25 @@ pub(crate) enum StoreChoiceError {
 /// Who we are part of, in the environment of a `run`'s command.
 pub(crate) const OWNER_VARIABLE: &str = "LOCKWARDEN_OWNER";
 
-/// The owner of a `run`: no other process is or was this one. Inside the command of another `run` it is a part of
-/// that one's owner, which waits for us.
+/// The owner of a `run`, which nobody else has. Inside the command of another `run` it is a part of that one's owner,
+/// which waits for us.
 pub(crate) fn owner() -> Result<String, Error> {
-    let Process { namespace, pid, start } = process::current();
-    let own = format!("{}:{pid}:{start}", if namespace.is_empty() { "-" } else { &namespace });
-    match std::env::var_os(OWNER_VARIABLE).filter(|outer| !outer.is_empty()) {
-        None => Ok(own),
-        Some(outer) => {
-            let owner = format!("{}/{own}", outer.to_string_lossy());
-            let checked = lockwarden::name::owner(&owner);
-            checked.map_err(|error| {
-                Error::Invalid(format!("the value of {OWNER_VARIABLE}: {error}"))
-            })?;
-            Ok(owner)
-        }
+    let own = lockwarden::new_owner()?;
+    let Some(outer) = std::env::var_os(OWNER_VARIABLE).filter(|outer| !outer.is_empty()) else {
+        return Ok(own);
+    };
+    let outer = outer.to_string_lossy();
+    let checked = lockwarden::name::owner(&outer);
+    checked.map_err(|error| Error::Invalid(format!("the value of {OWNER_VARIABLE}: {error}")))?;
+    let part = format!("{outer}/{own}");
+    if part.len() > limits::MAX_OWNER_BYTES {
+        // It works all the same; only a cycle with those outside is not found.
+        output::say(
+            "nested too deeply: deadlocks with the outer commands are not noticed from here on",
+        );
+        return Ok(own);
     }
+    Ok(part)
 }
 
 /// The URL of the store: `--store`, else `LOCKWARDEN_URL`, else the embedded one of this user.

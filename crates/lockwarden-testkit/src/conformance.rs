@@ -40,7 +40,9 @@ macro_rules! conformance_tests {
             drop_releases, close_releases_and_cancels, values_of_drop_ins, counts_right,
             wins_are_shared, many_locks_leave_nothing, lost_is_told_once_and_stays,
             acquire_is_reusable, fence_floors, an_owner_enters_again, a_deadlock_is_told_at_once,
-            a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle, held_at_most);
+            a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle,
+            parts_that_wait_at_once_hide_nothing, a_lost_one_is_acquired_anew,
+            no_more_than_its_owner_has, held_at_most);
     };
     (@ $make:expr; $($case:ident),*) => {
         $(
@@ -740,5 +742,72 @@ pub async fn held_at_most(place: &dyn Place) {
         let error = a.lock("z").hold_at_most(bad).acquire().await.expect_err("out of range");
         assert_eq!(error.code(), "invalid", "{error}");
     }
+    until("nothing left", || async { names(&a).await.is_empty() }).await;
+}
+
+/// G7: two parts of one owner wait in different places at the same time, and each is found through the other's back.
+pub async fn parts_that_wait_at_once_hide_nothing(place: &dyn Place) {
+    let (a, b, c) = (warden(place).await, warden(place).await, warden(place).await);
+    let outer = a.lock("outer").owner("a").acquire().await.expect("free");
+    let x = b.lock("x").owner("h").acquire().await.expect("free");
+    let y = b.lock("y").owner("z").acquire().await.expect("free");
+    let mut parts = Vec::new();
+    for (name, owner) in [("x", "a/b"), ("y", "a/c")] {
+        let lock = c.lock(name).owner(owner);
+        parts.push(tokio::spawn(async move { lock.acquire().await }));
+        until("it waits", || async { waiters(&a, name).await == 1 }).await;
+    }
+    for owner in ["h", "z"] {
+        let lock = b.lock("outer").owner(owner).wait_for(MS(5_000));
+        assert!(matches!(lock.acquire().await, Err(Error::Deadlock { .. })), "{owner}");
+    }
+    // One part goes on; the other still waits, for the whole as well.
+    y.release().await.expect("released");
+    let y = parts.pop().expect("two").await.expect("no panic").expect("granted");
+    let lock = b.lock("outer").owner("h").wait_for(MS(5_000));
+    assert!(matches!(lock.acquire().await, Err(Error::Deadlock { .. })));
+    x.release().await.expect("released");
+    let x = parts.pop().expect("one").await.expect("no panic").expect("granted");
+    let lock = b.lock("outer").owner("h").wait_for(MS(50));
+    assert!(matches!(lock.acquire().await, Err(Error::TimedOut { .. })), "no part waits any more");
+    for guard in [outer, x, y] {
+        guard.release().await.expect("released");
+    }
+    until("nothing left", || async { names(&a).await.is_empty() }).await;
+}
+
+/// An owner whose grant is lost acquires anew: neither does it enter what may be another's, nor wait for itself where
+/// the store has the old grant still.
+pub async fn a_lost_one_is_acquired_anew(place: &dyn Place) {
+    let (a, b) = (warden(place).await, warden(place).await);
+    let brief = || a.lock("x").owner("o").lease(MS(2_000)).without_renewal();
+    let old = brief().acquire().await.expect("free");
+    // 1 % and 10 ms before the store's own end.
+    assert_eq!(old.lost().await, Loss::LeaseEnded);
+    let new = brief().wait_for(MS(5_000)).acquire().await.expect("no deadlock with itself");
+    assert!(new.check() && new.fence() > old.fence());
+    // Taken over, and nobody has looked since.
+    new.lost().await;
+    let other = b.lock("x").owner("p").wait_for(MS(5_000)).acquire().await.expect("free");
+    assert!(matches!(brief().no_wait().acquire().await, Err(Error::Busy { .. })));
+    assert!(other.check());
+    other.release().await.expect("released");
+    for guard in [old, new] {
+        assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+    }
+    until("nothing left", || async { names(&a).await.is_empty() }).await;
+}
+
+/// R34: one more guard of a grant cannot have a newer fence, so it does not pretend to.
+pub async fn no_more_than_its_owner_has(place: &dyn Place) {
+    let a = warden(place).await;
+    let held = a.lock("x").owner("o").acquire().await.expect("free");
+    let below = a.lock("x").owner("o").fence_floor(held.fence() - 1);
+    assert_eq!(below.acquire().await.expect("its own").fence(), held.fence());
+    for floor in [held.fence(), held.fence() + 1_000_000] {
+        let error = a.lock("x").owner("o").fence_floor(floor).acquire().await.expect_err("older");
+        assert_eq!(error.code(), "invalid", "{error}");
+    }
+    held.release().await.expect("released");
     until("nothing left", || async { names(&a).await.is_empty() }).await;
 }

@@ -1,16 +1,21 @@
 //! Orders that take four locks each, one inside the other, from several processes (G7): in random order every cycle is
-//! told at once and everyone gets through; in one order there never is any.
+//! told at once and everyone gets through; in one order there never is any. And cycles that nobody saw come about.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
+use lockwarden::{Error, Warden};
 use lockwarden_testkit::{
+    conformance::{until, waiters},
+    proxy::{Cut, NewConnections},
     recorder::Verdict,
     site::Site,
     taker::{Options, Taker},
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod support;
-use support::{TAKER, every_site, nothing_is_left, size};
+use support::{
+    MS, TAKER, at_once_on_every_server, connect, connect_through, every_site, nothing_is_left, size,
+};
 
 /// Under load, on a machine that does other things as well.
 const LONG: Duration = Duration::from_secs(240);
@@ -95,4 +100,42 @@ fn the_survivors_get_through() {
         let done = take_through(&site, count, "random", true);
         assert_eq!(done.orders as usize, count / PROCESSES * (PROCESSES - 1));
     }
+}
+
+/// R37: a cycle that came about while one of its holders was cut off is found by the rechecks: also where the youngest
+/// stands behind others of its own process, who look after the lock for it.
+#[test]
+fn r37_a_cycle_that_nobody_saw_is_found() {
+    at_once_on_every_server(|server, query| async move {
+        let (h, proxy) = connect_through(&server, query).await;
+        let w = connect(&server, query).await;
+        let _x = h.lock("x").owner("h").grace(MS(20_000)).acquire().await.unwrap();
+        let _y = w.lock("y").owner("t2").acquire().await.unwrap();
+        let wait = |warden: &Warden, name: &'static str, owner: &'static str| {
+            let lock = warden.lock(name).owner(owner).wait_for(MS(60_000));
+            tokio::spawn(async move { lock.acquire().await.map(drop) })
+        };
+        let queued = async |name: &str, count: usize| {
+            until("it waits", || async { waiters(&w, name).await == count }).await;
+        };
+        let _h = wait(&h, "y", "h");
+        queued("y", 1).await;
+        let _others = [wait(&w, "x", "t0"), wait(&w, "x", "t1")];
+        queued("x", 2).await;
+        proxy.new_connections(NewConnections::Refuse);
+        proxy.cut(Cut::Reset);
+        let began = Instant::now();
+        let youngest = loop {
+            // The store must have seen the link closed, or it finds the cycle at once.
+            let waiting = wait(&w, "x", "t2");
+            tokio::time::sleep(MS(30)).await;
+            if !waiting.is_finished() {
+                break waiting;
+            }
+            assert!(began.elapsed() < MS(10_000), "its link is still up");
+        };
+        proxy.heal();
+        assert!(matches!(youngest.await.unwrap(), Err(Error::Deadlock { .. })));
+        assert!(began.elapsed() < MS(30_000), "{:?}", began.elapsed());
+    });
 }

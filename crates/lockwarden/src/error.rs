@@ -114,7 +114,6 @@ impl Error {
             self,
             Error::Busy { .. }
                 | Error::TimedOut { .. }
-                | Error::Deadlock { .. }
                 | Error::Guarded { .. }
                 | Error::Store(StoreError::Unavailable { .. })
         )

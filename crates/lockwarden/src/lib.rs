@@ -34,6 +34,14 @@ pub use lockwarden_core::{
 pub use order::OrderWatch;
 pub use warden::{Guard, Lock, Settings, Waiting, Warden};
 
+/// A new owner id that nobody else has, for [`Lock::owner`].
+///
+/// # Errors
+/// [`Error::Store`] if the operating system's generator fails.
+pub fn new_owner() -> Result<String, Error> {
+    Ok(random::text()?)
+}
+
 /// The README's example compiles and runs.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -31,6 +31,12 @@ pub(super) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Our process group; none: it lies outside our pid namespace.
+pub(super) fn own_group() -> Option<Pid> {
+    // SAFETY: takes nothing and cannot fail.
+    Pid::from_raw(unsafe { libc::getpgrp() })
+}
+
 /// A set of signals.
 #[derive(Clone, Copy)]
 pub(super) struct SignalSet(libc::sigset_t);

@@ -1,7 +1,7 @@
 //! The terminal: lent to the command while it runs, so that it can be typed to and hears ^C and ^Z
 //! itself, and taken back.
 
-use super::sys::Disposition;
+use super::sys::{self, Disposition};
 use rustix::{
     fd::OwnedFd,
     fs::{Mode, OFlags},
@@ -11,7 +11,8 @@ use rustix::{
 /// The controlling terminal, if there is one.
 pub(super) struct Terminal {
     tty: Option<OwnedFd>,
-    own: Pid,
+    /// Our process group; one outside our pid namespace cannot be given a terminal.
+    own: Option<Pid>,
     lent: bool,
 }
 
@@ -20,7 +21,7 @@ impl Terminal {
     pub(super) fn new() -> Terminal {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
         let tty = rustix::fs::open("/dev/tty", flags, Mode::empty()).ok();
-        Terminal { tty, own: rustix::process::getpgrp(), lent: false }
+        Terminal { tty, own: sys::own_group(), lent: false }
     }
 
     /// Lends it to a command that starts, if stdin and stdout are the terminal. If only stdin is,
@@ -66,9 +67,9 @@ impl Terminal {
 
     /// Takes it back.
     pub(super) fn take_back(&mut self) {
-        if let (Some(tty), true) = (&self.tty, self.lent) {
+        if let (Some(tty), Some(own), true) = (&self.tty, self.own, self.lent) {
             // SIGTTOU, which this earns a background process, is held back in `run`.
-            let _ = rustix::termios::tcsetpgrp(tty, self.own);
+            let _ = rustix::termios::tcsetpgrp(tty, own);
             self.lent = false;
         }
     }
@@ -76,7 +77,7 @@ impl Terminal {
     /// Lends it, if it is ours to lend.
     fn lend(&mut self, group: Pid) -> bool {
         let Some(tty) = &self.tty else { return false };
-        let ours = rustix::termios::tcgetpgrp(tty).is_ok_and(|front| front == self.own);
+        let ours = rustix::termios::tcgetpgrp(tty).is_ok_and(|front| Some(front) == self.own);
         if ours && rustix::termios::tcsetpgrp(tty, group).is_ok() {
             self.lent = true;
             return true;

@@ -131,6 +131,18 @@ impl Guard {
         .await
     }
 
+    /// Ends when `check()` is true, or never will be again: false.
+    pub(super) async fn sure(&self) -> bool {
+        let mut seen = self.state();
+        loop {
+            match seen {
+                State::Lost(_) => return false,
+                _ if self.check() => return true,
+                _ => seen = self.changed(seen).await,
+            }
+        }
+    }
+
     /// Sets the lease to this length from now, for this and all later renewals. It sets, and never
     /// adds: however often it is called, the lock lives at most `lease` longer.
     ///

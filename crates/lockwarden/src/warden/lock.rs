@@ -103,7 +103,9 @@ impl Lock {
     /// owner does one thing after the other, and so
     ///
     /// * it may acquire a lock that it holds through the same warden once more, up to 1,000 times: each guard ends
-    ///   one of them, the last gives the lock back;
+    ///   one of them, the last gives the lock back. It is the same grant, with the fence, the lease, the grace and the
+    ///   label of the first; [`Guard::extend`] changes all of them. While that one is at risk, the next waits until it
+    ///   is sure again;
     /// * an acquire that would wait for its own owner, however many others wait in between and wherever they run,
     ///   fails at once with [`Error::Deadlock`] and the whole cycle (G7).
     ///
@@ -181,6 +183,38 @@ impl Lock {
     }
 
     async fn acquire_at(&self, site: &'static Location<'static>) -> Result<Guard, Error> {
+        let began = tokio::time::Instant::now();
+        loop {
+            let (guard, again) = self.acquire_once(site).await?;
+            if !again || guard.check() {
+                return Ok(guard);
+            }
+            // Its owner's earlier grant is at risk, and may be another's by now: that is no success.
+            let is_sure = match self.wait {
+                Ok(Wait::Forever) => Some(guard.sure().await),
+                Ok(Wait::For(ms)) => {
+                    let until = began + Duration::from_millis(ms);
+                    tokio::time::timeout_at(until, guard.sure()).await.ok()
+                }
+                _ => None,
+            };
+            match is_sure {
+                Some(true) => return Ok(guard),
+                // Lost: now it is acquired anew.
+                Some(false) => {}
+                None => {
+                    let (name, waited) = (guard.name().clone(), began.elapsed());
+                    return Err(match self.wait {
+                        Ok(Wait::For(_)) => Error::TimedOut { name, waited, told: None },
+                        _ => Error::Busy { name, told: None },
+                    });
+                }
+            }
+        }
+    }
+
+    /// And whether it is one more of a grant that its owner had.
+    async fn acquire_once(&self, site: &'static Location<'static>) -> Result<(Guard, bool), Error> {
         let (ask, keeping) = self.ask()?;
         let order = self.watch_order(&ask, site);
         let name = ask.name.clone();
@@ -190,9 +224,10 @@ impl Lock {
         let result = answer.await;
         std::mem::forget(unfinished);
         let grant = result.map_err(|_| Error::Closed)??;
+        let again = grant.id != id;
         let mut guard = Guard::new(self.shared.clone(), id, name, grant, self.least_lease_ms());
         guard.order = order;
-        Ok(guard)
+        Ok((guard, again))
     }
 
     fn watch_order(&self, ask: &Acquire, site: &'static Location<'static>) -> Option<Hold> {

@@ -108,7 +108,8 @@ impl Settings {
         self
     }
 
-    /// The owner of this client's acquisitions, unless a lock names its own: see [`Lock::owner`].
+    /// The owner of this client's acquisitions, unless a lock names its own: see [`Lock::owner`]. Only for a client
+    /// that is one line of execution: tasks that share it would all have what one of them holds.
     #[must_use]
     pub fn owner(mut self, owner: &str) -> Settings {
         self.owner = owner.to_owned();

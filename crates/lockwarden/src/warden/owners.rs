@@ -63,10 +63,11 @@ impl Owners {
 
     /// An acquisition is over, whatever guards it still has.
     pub(super) fn ended(&mut self, owner: &Arc<str>, name: &Name, id: HandleId) {
-        if self.counts.remove(&id).is_none() {
-            return;
+        let Some(left) = self.counts.remove(&id) else { return };
+        // Seldom: the guards go before their acquisition does.
+        if left > 0 {
+            self.entries.retain(|_, of| *of != id);
         }
-        self.entries.retain(|_, of| *of != id);
         let key = (owner.clone(), name.clone());
         if self.held.get(&key) == Some(&id) {
             self.held.remove(&key);

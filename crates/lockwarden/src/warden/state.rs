@@ -173,15 +173,24 @@ impl State {
     }
 
     /// Where the owner holds the lock already, one guard more of the same acquisition. One that was lost is no
-    /// help: then the lock is acquired anew.
+    /// help: then the lock is acquired anew, and the store, which may have it still, is told first.
     fn enter(&mut self, entry: HandleId, ask: &command::Acquire) -> Option<Result<Grant, Error>> {
         let id = self.owners.held(&ask.party.owner, &ask.name)?;
         let acquisition = self.acquisitions.get(&id)?;
-        let is_held = acquisition.phase == Phase::Held && ask.proof.is_empty();
-        if !is_held || matches!(self.keeper.state(id), Some(Belief::Lost(_))) {
+        if acquisition.phase != Phase::Held || !ask.proof.is_empty() {
             return None;
         }
         let (token, fence) = (acquisition.ask.token.clone(), acquisition.fence);
+        // Deadlines decide, not timers: the machine may have slept (R20).
+        if matches!(self.keeper.state_at(id, clock::now_us()), Some(Belief::Lost(_))) {
+            self.push(Purpose::Disown(ask.name.clone(), token));
+            return None;
+        }
+        if ask.floor >= fence {
+            let text = format!("its owner holds the lock {} by the fence {fence}", ask.name);
+            let rule = format!("{text}; acquired once more it has no fence above {}", ask.floor);
+            return Some(Err(Error::Invalid(rule)));
+        }
         Some(match self.owners.enter(entry, id) {
             true => Ok(Grant { id, token, fence }),
             false => Err(Error::TooDeep { name: ask.name.clone(), most: MOST_ENTRIES }),

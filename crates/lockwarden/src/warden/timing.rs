@@ -77,7 +77,10 @@ impl State {
         // where commands were sent again.
         let looks_after = matches!(refusal.position, Some(0 | 1));
         if !looks_after && ours.and_then(BTreeSet::first) != Some(&id) {
-            return self.recheck_at(id, 0);
+            // One that has an owner does look again: for deadlocks, and so that others find it in theirs (R37).
+            let has_owner = !acquisition.ask.party.owner.is_empty();
+            let after_us = (OTHER_RECHECK_MS - random::below(OTHER_RECHECK_MS / 2)) * 1_000;
+            return self.recheck_at(id, if has_owner { now_us + after_us } else { 0 });
         }
         let ttl_ms = refusal.holder.as_ref().and_then(|holder| holder.ttl_ms).unwrap_or(u64::MAX);
         let after = |margin_ms: u64, most_ms: u64| ttl_ms.saturating_add(margin_ms).min(most_ms);

@@ -496,7 +496,7 @@ fn the_scripts_are_the_table() {
         let world = World::new(kind);
         let config = Config {
             cases: cases(),
-            max_shrink_iters: 0,
+            max_shrink_iters: 2_000,
             failure_persistence: None,
             ..Config::default()
         };

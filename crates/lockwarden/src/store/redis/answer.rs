@@ -209,7 +209,10 @@ impl Reader {
                 let position = fields.maybe()?;
                 Reply::Refused(Refusal { reason, position, holder: self.holder(fields)? })
             }
-            Code::Deadlock => Reply::Deadlock(self.cycle(fields)?),
+            Code::Deadlock => {
+                let asked = call.command.name().ok_or(Malformed)?;
+                Reply::Deadlock(self.cycle(asked, fields)?)
+            }
             Code::Renewed => Reply::Renewed { lease_ms: fields.count()? },
             Code::Guarded => {
                 Reply::Guarded { lease_ms: fields.count()?, guard_ms: fields.count()? }
@@ -237,13 +240,12 @@ impl Reader {
         Ok(Some(Ok(reply)))
     }
 
-    fn cycle(&mut self, fields: &mut Fields) -> Result<Vec<CycleStep>, Malformed> {
+    /// `asked`: the lock that the acquire is about.
+    fn cycle(&mut self, asked: &Name, fields: &mut Fields) -> Result<Vec<CycleStep>, Malformed> {
         (0..fields.count()?)
             .map(|_| {
-                // A cycle may go through another prefix: then the key is what there is to show.
-                let key = fields.text()?.0;
-                let name = self.keyspace.name(&key).or_else(|| Name::from_bytes(&key).ok());
-                let name = name.ok_or(Malformed)?;
+                // What a foreign client wrote is no reason to break the link.
+                let name = self.keyspace.name(&fields.text()?.0).unwrap_or_else(|| asked.clone());
                 let (held_ms, party) = (fields.count()?, self.party(&fields.text()?.0));
                 Ok(CycleStep { name, held_ms, party })
             })

@@ -116,7 +116,8 @@ impl Context {
             format!("wrong user or password ({error})")
         } else if error.contains(NO_USERS) {
             format!(
-                "wrong user or password: this server has passwords, but no users (they came with Redis 6);                  leave {user} out of the URL, as in redis://:PASSWORD@HOST ({error})"
+                "wrong user or password: this server has passwords, but no users (they came with Redis 6); \
+                 leave {user} out of the URL, as in redis://:PASSWORD@HOST ({error})"
             )
         } else if error.contains("channel") {
             format!(

@@ -5,6 +5,12 @@
 -- expected here is left to them, and nothing was changed by then.
 
 local meta = call('HMGET', KEYS[1], 'epoch', 'run', 'guard', 'fence', 'queues')
+-- No queue at all is left when this is over. Names of other prefixes may have the same keys.
+local queues = meta[5]
+if KEYS[1] ~= 'lockwarden:meta' then
+  queues = call('HGET', 'lockwarden:meta', 'queues')
+end
+local queues_until = tonumber(queues or 0)
 -- The caller speaks of the present run, and no guard runs.
 local is_settled = meta[1] and meta[2] == run and ARGV[3] == '0' and tonumber(meta[3] or 0) <= now
 if is_settled and KEYS[2] and not KEYS[3] then
@@ -13,8 +19,7 @@ if is_settled and KEYS[2] and not KEYS[3] then
   if now > new_fence then
     new_fence = now
   end
-  -- No queue at all is left when `queues` is over.
-  local tail = tonumber(meta[5] or 0) > now and ':{' .. its_key .. '}'
+  local tail = queues_until > now and ':{' .. its_key .. '}'
   local queue_name = tail and 'lockwarden:queue' .. tail
   if ARGV[7] == 'r\0' and ARGV[6] == '\0\0\0\0' then
     local held = try('GET', its_key)

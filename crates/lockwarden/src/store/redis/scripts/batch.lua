@@ -3,7 +3,7 @@
 
 local enter, commands
 if is_settled then
-  epoch, meta_run, fence, guard_ms, queues = meta[1], run, tonumber(meta[4] or 0), 0, tonumber(meta[5] or 0)
+  epoch, meta_run, fence, guard_ms = meta[1], run, tonumber(meta[4] or 0), 0
 else
   enter, commands = machine()
   if not enter(meta) then
@@ -41,8 +41,8 @@ if is_easy then
 end
 
 -- What the common commands need is read for all of them together: what stands at the keys of those who
--- hold, and whether any lock has a queue. No queue at all is left when `queues` is over.
-local found, no_queue = {}, queues <= now
+-- hold, and whether any lock has a queue. No queue at all is left when `queues_until` is over.
+local found, no_queue = {}, queues_until <= now
 do
   local held_keys, held_count, queue_names, queue_count = {}, 0, {}, 0
   local named = 1
@@ -172,7 +172,7 @@ for i = 1, #orders, 2 do
     end
     key = its_key
     if key and comes_twice == 0
-      and (queues <= now or (no_queue and (word == 97 --[[ACQUIRE]] or word == 114 --[[RELEASE]]))) then
+      and (queues_until <= now or (no_queue and (word == 97 --[[ACQUIRE]] or word == 114 --[[RELEASE]]))) then
       waits[key] = false
     end
     if is_easy and (word == 114 --[[RELEASE]] or word == 110 --[[RENEW]]) then

@@ -25,14 +25,21 @@ local function uptime_s(info)
   return tonumber(match(info, 'uptime_in_seconds:(%-?%d+)')) or 0
 end
 
+-- From now on there may be queues for 60 s, and with room, so that not every ticket writes it.
+local function queues_may_stay()
+  if queues_until < now + 60000 --[[QUEUE_TTL_MS]] * 1000 + 5000000 then
+    queues_until = now + 60000 --[[QUEUE_TTL_MS]] * 1000 + 10000000
+    call('HSET', 'lockwarden:meta', 'queues', format('%.0f', queues_until))
+  end
+end
+
 local function enter(meta)
   if run == '' then
-    epoch, meta_run, fence, guard_ms, queues = '', '', 0, 0, 0
+    epoch, meta_run, fence, guard_ms = '', '', 0, 0
     return true
   end
   local guard
   epoch, meta_run, guard, fence = meta[1], meta[2], tonumber(meta[3] or 0), tonumber(meta[4] or 0)
-  queues = tonumber(meta[5] or 0)
   local missing = not (epoch or meta_run or meta[3] or meta[4])
   -- A run that the caller and meta agree on is the server's own: the caller read it from this very
   -- server. Only in doubt is the server asked itself.
@@ -48,12 +55,12 @@ local function enter(meta)
     end
     guard = alone and 0 or now + 3000 --[[W_MS]] * 1000
     epoch, meta_run = format('%.0f.', now) .. session, run
+    call('HMSET', KEYS[1], 'epoch', epoch, 'run', run, 'guard', format('%.0f', guard),
+      'fence', format('%.0f', fence))
     if missing and not alone then
       -- Whoever removed meta may have left queues.
-      queues = now + 60000 --[[QUEUE_TTL_MS]] * 1000 + 10000000
+      queues_may_stay()
     end
-    call('HMSET', KEYS[1], 'epoch', epoch, 'run', run, 'guard', format('%.0f', guard),
-      'fence', format('%.0f', fence), 'queues', format('%.0f', queues))
   elseif guard > now + 3000 --[[W_MS]] * 1000 then
     -- No guard is longer than W: this one began before the clock was set back.
     guard = now + 3000 --[[W_MS]] * 1000

@@ -4,7 +4,8 @@
 -- mirror, step by step, is `lockwarden-core/src/table.rs`; the names here are the names there. Numbers
 -- in brackets are rules (R12) and guarantees (G9). Redis 4.0 is enough for all of it.
 --
--- KEYS[1]    the hash `meta`: epoch, run, guard (us), fence (R2); queues (us): later than the end of any queue
+-- KEYS[1]    the hash `meta`: epoch, run, guard (us), fence (R2). That of no prefix also says `queues` (us): later
+--            than the end of any queue of the database, whatever the prefix of whoever waits
 -- KEYS[2..]  the lock's key of each command that names a lock, in their order
 -- ARGV[1]    the caller's session
 -- ARGV[2]    the run that the caller read when it connected (R4); `?`: it could not (R5); empty: a

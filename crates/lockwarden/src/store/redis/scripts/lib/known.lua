@@ -1,7 +1,7 @@
 -- What this call knows: what meta says, its locks, its terms, and its answers so far.
 
 -- What meta says; see `enter`.
-local epoch, meta_run, fence, guard_ms, queues
+local epoch, meta_run, fence, guard_ms
 -- As much of its run as records carry: long values cost, and it need only differ from the run before.
 local short_run
 local fence_grew = false
