@@ -15,6 +15,7 @@ pub mod blocking;
 mod clock;
 pub mod error;
 mod fork;
+pub mod gate;
 pub mod process;
 mod random;
 pub mod store;
