@@ -3,8 +3,11 @@
 
 mod support;
 
-use lockwarden::gate::{Error, file::Gate};
-use lockwarden_testkit::process::Process;
+use lockwarden::{
+    blocking,
+    gate::{Error, Stale, file::Gate},
+};
+use lockwarden_testkit::{process::Process, site::Site};
 use std::{
     io::{BufRead, BufReader},
     path::Path,
@@ -85,6 +88,27 @@ fn killed_writers_leave_old_or_new() {
         next = newest.max(1);
     }
     println!("{between} were killed between the fence and the contents");
+}
+
+/// R34, G2: what a refusal advises, with a store that has lost its data while its clock is behind.
+#[test]
+fn the_next_grant_above_the_floor_passes() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = gate(&dir.path().join("r"));
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let ahead = u64::try_from((now + Duration::from_secs(3_600)).as_micros()).unwrap();
+    gate.replace(ahead, b"before").unwrap();
+    let site = Site::file();
+    let warden = blocking::Warden::connect(site.url()).unwrap();
+    let guard = warden.lock("x").acquire().unwrap();
+    let Err(Error::Stale(Stale { newest, .. })) = gate.replace(guard.fence(), b"late") else {
+        panic!("passed");
+    };
+    assert_eq!(newest, ahead);
+    guard.release().unwrap();
+    let guard = warden.lock("x").with(|it| it.fence_floor(newest)).acquire().unwrap();
+    gate.replace(guard.fence(), b"after").unwrap();
+    guard.release().unwrap();
 }
 
 #[test]
