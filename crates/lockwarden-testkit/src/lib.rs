@@ -2,7 +2,8 @@
 //! purpose, and real child processes to kill, stop and continue.
 //!
 //! For tests only, and for Linux only (death signals, abstract socket names). Only
-//! [`conformance`], which runs the same tests on every store, and the `taker` know Lockwarden's own code;
+//! [`conformance`], which runs the same tests on every store, [`gates`] and the `taker` know Lockwarden's own
+//! code;
 //! [`servers::Server::without_guard`] writes the hash that spares a test the wait after a server's
 //! start.
 //!
@@ -16,7 +17,9 @@
 
 pub mod clock;
 pub mod conformance;
+pub mod gates;
 mod ports;
+pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod raw;

@@ -15,6 +15,7 @@ pub mod blocking;
 mod clock;
 pub mod error;
 mod fork;
+pub mod gate;
 pub mod order;
 pub mod process;
 mod random;

@@ -1,7 +1,7 @@
 //! The codes of errors stand once, in `codes.toml`; the library and docs/ERRORS.md agree with it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use lockwarden::{Effect, Error, Loss, Name, StoreError, Trouble};
+use lockwarden::{Effect, Error, Loss, Name, StoreError, Trouble, gate};
 use std::{collections::BTreeSet, fmt::Write, path::Path, time::Duration};
 use toml::{Table, Value};
 
@@ -111,6 +111,36 @@ fn troubles_have_their_words() {
     assert_eq!(words, given);
 }
 
+/// What a gate answers, in the order of `codes.toml`.
+#[test]
+fn the_gates_agree() {
+    let text = String::new;
+    let errors = [
+        gate::Error::Stale(gate::Stale { fence: 1, newest: 2 }),
+        gate::Error::Invalid { argument: "", why: text() },
+        gate::Error::Unfit { place: text(), why: text() },
+        gate::Error::Unavailable { place: text(), why: text() },
+    ];
+    let given = errors.map(|error| {
+        match error {
+            gate::Error::Stale(_)
+            | gate::Error::Invalid { .. }
+            | gate::Error::Unfit { .. }
+            | gate::Error::Unavailable { .. } => {}
+        }
+        let effect = match error.effect() {
+            Effect::NotApplied => "not applied",
+            Effect::Unknown => "unknown",
+        };
+        (error.code(), error.retry_helps(), effect)
+    });
+    let rows = rows("gate");
+    let told = rows.iter().map(|row| {
+        (self::text(row, "code"), row["retry"] == Value::Boolean(true), self::text(row, "effect"))
+    });
+    assert_eq!(told.collect::<Vec<_>>(), given);
+}
+
 #[test]
 fn the_documentation_agrees() {
     let mut codes =
@@ -131,10 +161,19 @@ fn the_documentation_agrees() {
     for row in rows("trouble") {
         writeln!(troubles, "| {} | {} |", text(&row, "word"), text(&row, "means")).unwrap();
     }
+    let mut gates = String::from("| code | kind | what it means | retry | effect | way out |\n");
+    gates += "|---|---|---|---|---|---|\n";
+    for row in rows("gate") {
+        let [code, kind, means, effect, way_out] =
+            ["code", "kind", "means", "effect", "way_out"].map(|key| text(&row, key));
+        let retry = if row["retry"] == Value::Boolean(true) { "yes" } else { "no" };
+        writeln!(gates, "| `{code}` | {kind} | {means} | {retry} | {effect} | {way_out} |")
+            .unwrap();
+    }
     // A packaged crate has no documentation tree beside it.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ERRORS.md");
     let Ok(page) = std::fs::read_to_string(&path) else { return };
-    for (begin, expected) in [("codes", codes), ("troubles", troubles)] {
+    for (begin, expected) in [("codes", codes), ("troubles", troubles), ("gates", gates)] {
         let begin = format!("<!-- {begin}: from codes.toml -->\n");
         let (_, rest) = page.split_once(&begin).unwrap();
         let (found, _) = rest.split_once("<!-- end -->").unwrap();

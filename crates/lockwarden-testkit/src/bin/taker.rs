@@ -4,7 +4,10 @@
 #![allow(clippy::print_stdout, clippy::expect_used)]
 
 use lockwarden::{Guard, Lock, Rules, Settings, State, Warden};
-use lockwarden_testkit::recorder::{Recorder, now_us};
+use lockwarden_testkit::{
+    gates,
+    recorder::{Recorder, now_us},
+};
 use std::{
     collections::HashMap,
     io::Write,
@@ -95,6 +98,7 @@ impl Taker {
             "clock" => say(&format!("clock {key} {}", wall_ms())),
             "fork" => say(&format!("forked {key} {}", fork_a_sleeper())),
             "add" => taker.add(&key, &words[2]),
+            "put" => taker.put(&key, &words[2..]),
             "cycle" => drop(tokio::spawn(taker.cycle(key, words))),
             "orders" => drop(tokio::spawn(taker.orders(key, words))),
             other => panic!("unknown command {other:?}"),
@@ -163,6 +167,22 @@ impl Taker {
         std::thread::yield_now();
         std::fs::write(file, (number + 1).to_string()).expect("written");
         say(&format!("added {key} {} {held}", number + 1));
+    }
+
+    /// `put KEY GATE PLACE VALUE`: writes through a gate, without a look at the lock: as a program
+    /// that was stopped between its check and its write.
+    fn put(&self, key: &str, words: &[String]) {
+        let fence = self.guard(key).expect("such a guard").fence();
+        let [gate, place, value] = words else { panic!("put takes a gate, a place and a value") };
+        let written = std::thread::scope(|scope| {
+            // In a thread of its own: some clients bring a runtime along.
+            let put = || gates::put(gate, place, fence, value).map_err(|error| error.to_string());
+            scope.spawn(put).join().expect("it does not panic")
+        });
+        match written {
+            Ok(()) => say(&format!("put {key}")),
+            Err(error) => say(&format!("refused {key} {}", error.trim_end())),
+        }
     }
 
     /// `cycle KEY NAME COUNT HOLD_US OPTION…`: acquire, check, release, again and again; failures

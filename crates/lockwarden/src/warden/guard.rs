@@ -67,7 +67,8 @@ impl Guard {
         &self.token
     }
 
-    /// The number of this grant: larger than that of every grant of the name before it (G2).
+    /// The number of this grant: larger than that of every grant of the name before it (G2). What a
+    /// [gate](crate::gate) at the protected resource compares.
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.fence

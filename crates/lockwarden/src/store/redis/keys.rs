@@ -116,12 +116,24 @@ impl Form {
         if !has_brace(name) && !has_brace(prefix) {
             return Form::Plain;
         }
-        let key = format!("{prefix}{name}");
-        match hash_tag(key.as_bytes()) {
+        Form::of_braced(format!("{prefix}{name}").as_bytes())
+    }
+
+    fn of_braced(key: &[u8]) -> Form {
+        match hash_tag(key) {
             Some(_) => Form::Tagged,
-            None => Form::Odd(tags()[slot(key.as_bytes())]),
+            None => Form::Odd(tags()[slot(key)]),
         }
     }
+}
+
+/// The name of a key's companion of a kind, in the key's slot.
+pub(crate) fn companion(kind: &str, key: &[u8]) -> Vec<u8> {
+    let head = [RESERVED.as_bytes(), kind.as_bytes()].concat();
+    if !key.iter().any(|byte| matches!(byte, b'{' | b'}')) {
+        return [&head, b":{".as_slice(), key, b"}"].concat();
+    }
+    [&head, form_parts(&Form::of_braced(key)).concat().as_slice(), key].concat()
 }
 
 /// What stands between the kind and the key, as the scripts expect it; a plain form is empty.
@@ -182,16 +194,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KINDS: [&str; 4] = ["record", "queue", "tickets", "asked"];
+    const KINDS: [&str; 5] = ["record", "queue", "tickets", "asked", "gate"];
 
-    /// What `companion` in `lib/lock.lua` does.
+    /// What `companion` in `lib/lock.lua` does, and the gates.
     fn companion(kind: &str, key: &str) -> String {
         let form = Form::of("", key);
         let text = String::from_utf8(form_parts(&form).concat()).unwrap();
-        match form {
+        let companion = match form {
             Form::Plain => format!("lockwarden:{kind}:{{{key}}}"),
             _ => format!("lockwarden:{kind}{text}{key}"),
-        }
+        };
+        assert_eq!(super::companion(kind, key.as_bytes()), companion.as_bytes());
+        companion
     }
 
     #[test]

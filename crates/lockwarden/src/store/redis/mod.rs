@@ -19,6 +19,8 @@ mod stream;
 mod trouble;
 mod wire;
 
+pub(crate) use keys::companion;
+
 use super::{Connecting, Link, Store};
 use crate::error::StoreError;
 use keys::Keyspace;
