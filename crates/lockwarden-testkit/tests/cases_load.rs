@@ -18,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{
-    Dice, MS, TAKER, connect, connect_through, is_held_by, join, nothing_is_left, on_every_server,
-    on_every_site, size, started,
+    Dice, MS, TAKER, at_once_on_every_server, connect, connect_through, is_held_by, join,
+    nothing_is_left, on_every_server, on_every_site, size, started,
 };
 
 /// C09: killed at any moment around an acquire: never a key without an expiry, and all is gone when
@@ -84,7 +84,7 @@ fn watch_expiries(server: &Server, done: &AtomicBool) {
 /// C18: a renewal under way when its lock is released puts nothing back, and nothing is renewed after.
 #[test]
 fn c18_no_renewal_outlives_its_release() {
-    on_every_server(|server, protocol| async move {
+    at_once_on_every_server(|server, protocol| async move {
         let warden = connect(&server, protocol).await;
         let tasks: Vec<_> = (0..8)
             .map(|task| {
