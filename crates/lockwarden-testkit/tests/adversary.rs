@@ -63,6 +63,14 @@ async fn r5_another_is_not_alone() {
     let server = started();
     let b = Warden::connect(&server.url()).await.unwrap();
     let held = b.lock("x").acquire().await.unwrap();
+    let subscribed = || -> Vec<String> {
+        let clients = server.cmd(&["CLIENT", "LIST"]).text().unwrap();
+        let lines = clients.lines().filter(|line| line.contains("sub=2"));
+        let id =
+            |line: &str| Some(line.split_whitespace().next()?.trim_start_matches("id=").to_owned());
+        lines.filter_map(id).collect()
+    };
+    let bs = subscribed();
     let (a, proxy) = through(&server, "?protocol=2").await;
     let up = || server.info("server", "uptime_in_seconds").unwrap().parse::<i64>().unwrap();
     until("up for long enough", || async { up() >= 5 }).await;
@@ -75,12 +83,7 @@ async fn r5_another_is_not_alone() {
     main.hold(Direction::ToServer);
     let asking = tokio::spawn(async move { a.lock("y").no_wait().acquire().await });
     until("on its way", || async { main.waiting(Direction::ToServer) > 0 }).await;
-    let clients = server.cmd(&["CLIENT", "LIST"]).text().unwrap();
-    let line = clients.lines().find(|it| it.contains("sub=2") && it.contains("cmd=subscribe"));
-    let mut ids = clients.lines().filter(|it| it.contains("sub=2"));
-    // The one of a's two is on its own connection: it never sent a script.
-    let line = line.or_else(|| ids.next_back()).unwrap();
-    let id = line.split_whitespace().next().unwrap().trim_start_matches("id=").to_owned();
+    let id = subscribed().into_iter().find(|id| !bs.contains(id)).unwrap();
     server.cmd(&["CLIENT", "KILL", "ID", &id]);
     let common = "lockwarden:common:0:";
     let listening = || server.cmd(&["PUBSUB", "NUMSUB", common]).items()[1].int();

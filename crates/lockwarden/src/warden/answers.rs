@@ -213,7 +213,11 @@ impl State {
                 let pause_us = RETRY_US + random::below(RETRY_US);
                 self.recheck_at(id, now_us + pause_us);
             }
-            Err(error) => self.fail(id, Error::Store(error)),
+            Err(error) => {
+                wait.told.trouble = Some(error.clone());
+                wait.report();
+                self.fail(id, Error::Store(error));
+            }
         }
     }
 
