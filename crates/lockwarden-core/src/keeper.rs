@@ -14,7 +14,10 @@ use crate::{
     name::Epoch,
     rules::Rules,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    num::NonZeroU64,
+};
 
 /// One held lock, numbered by the caller; never reused.
 pub type HandleId = u64;
@@ -107,7 +110,7 @@ pub struct Keeping {
     pub renew: bool,
     /// For how long it is held at most, from its grant on, in ms: no renewal reaches beyond that (R33). None: for
     /// as long as it is renewed.
-    pub most_ms: Option<u64>,
+    pub most_ms: Option<NonZeroU64>,
 }
 
 /// The belief of one session in all its locks.
@@ -166,9 +169,12 @@ impl Lease {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Handle {
-    keeping: Keeping,
+    /// As in [`Keeping`]. A process may keep a hundred thousand of these, so that each field counts.
+    lease_ms: u64,
+    grace_ms: u64,
+    renew: bool,
     /// When it must end, in µs (R33).
-    ceiling_us: Option<u64>,
+    ceiling_us: Option<NonZeroU64>,
     /// The last acknowledged grant or renewal; `guarded` answers included.
     lease: Lease,
     /// The epoch of the last acknowledgement that gave belief.
@@ -259,14 +265,14 @@ impl Keeper {
         let Some(handle) = self.handles.get(&id) else { return 0 };
         let beat_us = self.beats.get(&handle.generation).map_or(0, |b| b.sent_us);
         let answered_us = handle.lease.sent_us.max(beat_us);
-        handle.lease_end_us().min(answered_us + believed_us(handle.keeping.grace_ms))
+        handle.lease_end_us().min(answered_us + believed_us(handle.grace_ms))
     }
 
     /// How long a renewal that leaves now may make the lease, in ms (R33); none: as long as it wants to.
     #[must_use]
     pub fn rest_ms(&self, id: HandleId, now_us: u64) -> Option<u64> {
         let ceiling_us = self.handles.get(&id)?.ceiling_us?;
-        Some(ceiling_us.saturating_sub(now_us) / US_PER_MS)
+        Some(ceiling_us.get().saturating_sub(now_us) / US_PER_MS)
     }
 
     /// How many handles it keeps, lost ones included.
@@ -475,7 +481,7 @@ impl Keeper {
     /// itself.
     pub fn extend(&mut self, now_us: u64, id: HandleId, lease_ms: u64) {
         if let Some(handle) = self.handles.get_mut(&id) {
-            handle.keeping.lease_ms = lease_ms;
+            handle.lease_ms = lease_ms;
             handle.renew_at_us = Some(now_us);
             self.schedule(id);
         }
@@ -612,12 +618,15 @@ impl Keeper {
     ) {
         // Told again, it is the same grant.
         let known = self.handles.get(&id).and_then(|handle| handle.ceiling_us);
-        let ceiling_us = keeping.most_ms.map(|most_ms| said.sent_us + most_ms * US_PER_MS);
+        let ceiling_us =
+            keeping.most_ms.and_then(|ms| NonZeroU64::new(said.sent_us + ms.get() * US_PER_MS));
         self.forget(id);
         let lease_ms = said.lease_ms.min(MAX_LEASE_MS);
         let renew_at_us = said.sent_us.max(now_us) + lease_ms * US_PER_MS / 3;
         let mut handle = Handle {
-            keeping,
+            lease_ms: keeping.lease_ms,
+            grace_ms: keeping.grace_ms,
+            renew: keeping.renew,
             ceiling_us: known.or(ceiling_us),
             lease: Lease::new(said.sent_us, said.lease_ms),
             epoch: said.epoch,
@@ -659,7 +668,7 @@ impl Keeper {
 
     fn renew_all(&mut self, now_us: u64) {
         for id in self.ids() {
-            if let Some(handle) = self.handles.get_mut(&id).filter(|it| it.keeping.renew) {
+            if let Some(handle) = self.handles.get_mut(&id).filter(|it| it.renew) {
                 handle.renew_at_us = Some(now_us);
                 self.schedule(id);
             }
@@ -734,19 +743,19 @@ impl Keeper {
 impl Handle {
     /// The lease of a renewal that leaves now, in ms; 0: there must be none.
     fn renewal_ms(&self, now_us: u64) -> u64 {
-        let rest_us = self.ceiling_us.map(|ceiling_us| ceiling_us.saturating_sub(now_us));
-        rest_us.map_or(self.keeping.lease_ms, |rest| self.keeping.lease_ms.min(rest / US_PER_MS))
+        let rest_ms = |ceiling_us: NonZeroU64| ceiling_us.get().saturating_sub(now_us) / US_PER_MS;
+        self.ceiling_us.map_or(self.lease_ms, |ceiling_us| self.lease_ms.min(rest_ms(ceiling_us)))
     }
 
     /// Does the acknowledged lease reach to the ceiling? Times are cut to ms on their way.
     fn is_last_lease(&self) -> bool {
         let end_us = self.lease.sent_us + (self.lease.ms + 1) * US_PER_MS;
-        self.ceiling_us.is_some_and(|ceiling_us| end_us >= ceiling_us)
+        self.ceiling_us.is_some_and(|ceiling_us| end_us >= ceiling_us.get())
     }
 
     /// Plans the next renewal, if there is to be one.
     fn renew_at(&mut self, at_us: u64) {
-        self.renew_at_us = (self.keeping.renew && !self.is_last_lease()).then_some(at_us);
+        self.renew_at_us = (self.renew && !self.is_last_lease()).then_some(at_us);
     }
 
     /// What is sure: the acknowledged lease, or a shorter one that may have been set since.

@@ -14,6 +14,8 @@ use lockwarden_core::{
 };
 use proptest::{prelude::*, test_runner::RngSeed};
 
+use std::num::NonZeroU64;
+
 const T0: u64 = 1_700_000_000_000_000;
 const MS: u64 = 1_000;
 
@@ -297,7 +299,7 @@ fn held_at_most() {
     let mut keeper = Keeper::default();
     keeper.link_up(T0);
     beats(&mut keeper, T0, 1);
-    let most = Keeping { most_ms: Some(10_000), ..keeping(4_000) };
+    let most = Keeping { most_ms: NonZeroU64::new(10_000), ..keeping(4_000) };
     keeper.granted(T0 + MS, 1, most, said(T0, 4_000, 1));
     let (mut asked, mut changes) = (Vec::new(), Vec::new());
     for ms in (2..10_100).step_by(10) {
@@ -337,7 +339,7 @@ fn held_at_most_on_a_new_link() {
     let mut keeper = Keeper::default();
     keeper.link_up(T0);
     beats(&mut keeper, T0, 1);
-    let most = Keeping { most_ms: Some(5_000), ..keeping(30_000) };
+    let most = Keeping { most_ms: NonZeroU64::new(5_000), ..keeping(30_000) };
     keeper.granted(T0 + MS, 1, most, said(T0, 5_000, 1));
     assert_eq!(keeper.rest_ms(1, T0), Some(5_000));
     keeper.link_down();

@@ -1,6 +1,6 @@
 //! A held lock.
 
-use super::{Shared, acquisition::Grant};
+use super::{Shared, acquisition::Grant, lock::least_lease_ms};
 use crate::{clock, error::Error, order::Hold};
 use lockwarden_core::{
     Name, Token,
@@ -27,10 +27,10 @@ pub struct Guard {
     name: Name,
     token: Token,
     fence: u64,
-    least_lease_ms: u64,
+    drop_in: bool,
     released: bool,
     /// What the order watch knows of it.
-    pub(super) order: Option<Hold>,
+    pub(super) order: Option<Box<Hold>>,
 }
 
 impl Guard {
@@ -39,20 +39,10 @@ impl Guard {
         entry: HandleId,
         name: Name,
         grant: Grant,
-        least_lease_ms: u64,
+        drop_in: bool,
     ) -> Guard {
         let Grant { id, token, fence } = grant;
-        Guard {
-            shared,
-            id,
-            entry,
-            name,
-            token,
-            fence,
-            least_lease_ms,
-            released: false,
-            order: None,
-        }
+        Guard { shared, id, entry, name, token, fence, drop_in, released: false, order: None }
     }
 
     /// The lock's name.
@@ -152,7 +142,7 @@ impl Guard {
     /// range, [`Error::Store`] if the store does not answer.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let given_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-        let lease_ms = limits::lease(given_ms, self.least_lease_ms)?;
+        let lease_ms = limits::lease(given_ms, least_lease_ms(self.drop_in))?;
         let (reply, answer) = oneshot::channel();
         self.shared.ours()?.extend(self.id, lease_ms, reply);
         match tokio::time::timeout(EXTEND_PATIENCE, answer).await {

@@ -8,7 +8,7 @@ use lockwarden_core::{
     keeper::{HandleId, Keeping},
     limits, name,
 };
-use std::{panic::Location, sync::Arc, time::Duration};
+use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 /// How one lock is to be acquired. Made by [`super::Warden::lock`]; may be used again.
@@ -225,8 +225,8 @@ impl Lock {
         std::mem::forget(unfinished);
         let grant = result.map_err(|_| Error::Closed)??;
         let again = grant.id != id;
-        let mut guard = Guard::new(self.shared.clone(), id, name, grant, self.least_lease_ms());
-        guard.order = order;
+        let mut guard = Guard::new(self.shared.clone(), id, name, grant, self.drop_in.is_some());
+        guard.order = order.map(Box::new);
         Ok((guard, again))
     }
 
@@ -238,10 +238,7 @@ impl Lock {
     }
 
     fn least_lease_ms(&self) -> u64 {
-        match self.drop_in {
-            None => limits::MIN_LEASE_MS,
-            Some(_) => limits::MIN_DROP_IN_LEASE_MS,
-        }
+        least_lease_ms(self.drop_in.is_some())
     }
 
     /// Checks all values.
@@ -270,11 +267,17 @@ impl Lock {
             Arc::make_mut(&mut party).owner = name::owner(owner)?.into();
         }
         let floor = self.floor;
-        let keeping = Keeping { lease_ms, grace_ms, renew: self.renew, most_ms };
+        let most = most_ms.and_then(NonZeroU64::new);
+        let keeping = Keeping { lease_ms, grace_ms, renew: self.renew, most_ms: most };
         let lease_ms = lease_ms.min(most_ms.unwrap_or(lease_ms));
         let ask = Acquire { name, token, proof, wait, lease_ms, grace_ms, floor, party };
         Ok((ask, keeping))
     }
+}
+
+/// The least lease, in ms.
+pub(super) fn least_lease_ms(drop_in: bool) -> u64 {
+    if drop_in { limits::MIN_DROP_IN_LEASE_MS } else { limits::MIN_LEASE_MS }
 }
 
 /// Whole ms; what does not fit is out of every range, and refused as such.
