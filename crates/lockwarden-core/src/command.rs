@@ -18,6 +18,8 @@ pub enum Command {
     Release {
         /// The lock.
         name: Name,
+        /// As in [`Acquire::also`].
+        also: Arc<[Name]>,
         /// The acquisition that ends.
         token: Token,
     },
@@ -25,6 +27,8 @@ pub enum Command {
     Cancel {
         /// The lock.
         name: Name,
+        /// As in [`Acquire::also`].
+        also: Arc<[Name]>,
         /// The acquisition that ends.
         token: Token,
         /// As in [`Acquire::proof`].
@@ -56,6 +60,9 @@ pub enum Command {
 pub struct Acquire {
     /// The lock.
     pub name: Name,
+    /// The other locks, where several are asked for at once: all are granted together, or none (R29). Each name
+    /// stands here once, and `name` does not.
+    pub also: Arc<[Name]>,
     /// Unique per acquisition; the same again is the same acquisition.
     pub token: Token,
     /// The random part, where the token is the caller's choice and may come twice (drop-ins, R25);
@@ -78,6 +85,8 @@ pub struct Acquire {
 pub struct Renew {
     /// The lock.
     pub name: Name,
+    /// As in [`Acquire::also`]: all are renewed, or none.
+    pub also: Arc<[Name]>,
     /// The acquisition that is renewed.
     pub token: Token,
     /// The lease that it has from now on, in ms.
@@ -109,6 +118,50 @@ impl Command {
             | Command::Show { name } => Some(name),
             Command::Beat => None,
         }
+    }
+
+    /// The other locks of a command that is about several (R29).
+    #[must_use]
+    pub fn also(&self) -> &[Name] {
+        match self {
+            Command::Acquire(Acquire { also, .. })
+            | Command::Renew(Renew { also, .. })
+            | Command::Release { also, .. }
+            | Command::Cancel { also, .. } => also,
+            Command::Revoke { .. } | Command::Show { .. } | Command::Beat => &[],
+        }
+    }
+
+    /// All locks that the command is about.
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        self.name().into_iter().chain(self.also())
+    }
+}
+
+impl Acquire {
+    /// All locks that are asked for.
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        std::iter::once(&self.name).chain(&*self.also)
+    }
+
+    /// The lock of this number, counted from 0; the first, if there are fewer.
+    #[must_use]
+    pub fn name_at(&self, number: usize) -> &Name {
+        self.names().nth(number).unwrap_or(&self.name)
+    }
+}
+
+impl Refusal {
+    /// The holders that are told, each with the number of its lock.
+    pub fn holders(&self) -> impl Iterator<Item = (usize, &HolderView)> {
+        let first = self.holder.iter().map(|holder| (self.at, holder));
+        first.chain(self.others.iter().map(|(number, holder)| (*number, holder)))
+    }
+
+    /// The holder of the lock of this number, where it is told.
+    #[must_use]
+    pub fn holder_of(&self, number: usize) -> Option<&HolderView> {
+        self.holders().find(|(its, _)| *its == number).map(|(_, holder)| holder)
     }
 }
 
@@ -194,10 +247,15 @@ pub enum Absence {
 pub struct Refusal {
     /// The reason.
     pub reason: Reason,
+    /// Which of the locks that were asked for it is about, counted from 0.
+    pub at: usize,
     /// Who holds it, where someone does.
     pub holder: Option<HolderView>,
+    /// Who holds others of the locks that were asked for, each with the lock's number: the first
+    /// [`MOST_HOLDERS_TOLD`](crate::limits::MOST_HOLDERS_TOLD) with that one.
+    pub others: Vec<(usize, HolderView)>,
     /// The caller's place in the queue, if it has a ticket: how many stand ahead. 0 and 1 count
-    /// the living only; from 2 on the number may be too high.
+    /// the living only; from 2 on the number may be too high. Of several queues the shortest.
     pub position: Option<u64>,
 }
 
@@ -206,6 +264,9 @@ pub struct Refusal {
 pub enum Reason {
     /// Someone holds the lock.
     Held,
+    /// Nobody holds the lock. It is kept for the request for several locks that has waited for longest, so that
+    /// it does not starve (R29).
+    Kept,
     /// Nothing is granted for so many ms, because a holder of the epoch before may still believe.
     Guard {
         /// When the guard ends, in ms from now.
@@ -214,7 +275,8 @@ pub enum Reason {
 }
 
 /// One step of a cycle of waits: this lock is held by this party, whose owner waits for the lock of the next step.
-/// The last step's party is of the owner that asked.
+/// The last step's party is of the owner that asked. (A lock that is kept, see [`Reason::Kept`], is not held, but
+/// in everybody's way all the same.)
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CycleStep {
     /// The lock.

@@ -1,7 +1,8 @@
 //! Deadlocks: would a request wait for its own owner (G7, R37)?
 //!
 //! An owner is one line of execution: a thread, a task, a command. Whom it waits for is the holder of the lock that it
-//! waits for, and whom that one waits for, and so on. (Whoever is ahead in a queue waits for the same holder.) A request
+//! waits for, and whom that one waits for, and so on. (Whoever is ahead in a queue waits for the same holder, except the
+//! request for several locks that this one is kept for, see `table::queue`: that waits for its other locks, too.) A request
 //! from which a way leads back to its owner would close a cycle, and is refused in its own round trip. No clock is
 //! involved, and no suspicion: each step is read from what stands in the table at that moment.
 //!
@@ -12,7 +13,8 @@ use crate::{
     command::{Acquire, CycleStep, Wait},
     limits::{LONGEST_CYCLE, MOST_PLACES},
     name::{Name, SessionId, Token},
-    table::{Context, Lock, Ticket},
+    party::Party,
+    table::{Context, Lock, Locks, Request, Ticket},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +26,7 @@ use std::{
 pub struct Place {
     /// For which lock.
     pub name: Name,
-    /// With which ticket.
+    /// With which ticket. A request for several locks stands here once, at the first of its names.
     pub token: Token,
 }
 
@@ -85,16 +87,8 @@ impl WaitChange {
     }
 }
 
-/// The rest of the table, which a command that names one lock may have to look at.
-pub trait Others {
-    /// Where this owner and its parts wait.
-    fn places(&self, owner: &str) -> Option<Places>;
-    /// Another lock than the command's.
-    fn lock(&self, name: &Name) -> Option<Lock>;
-}
-
-/// The cycle that this request would close, beginning with the lock that it asks for and ending with the one
-/// that its own owner holds. `lock` is what stands about the name.
+/// The cycle that this request would close, beginning with a lock that it asks for and ending with the one
+/// that its own owner holds. `kept_for`: whose names are kept for it.
 ///
 /// Dead holders, dead and overdue waiters are no part of a cycle: what they block comes free without anybody's
 /// doing. A request that waits already is refused only if its ticket is the youngest of the cycle, so that one
@@ -102,18 +96,18 @@ pub trait Others {
 #[must_use]
 pub fn cycle(
     at: &Context<'_>,
-    others: &dyn Others,
-    lock: &Lock,
+    locks: &mut dyn Locks,
+    kept_for: Option<&Request>,
     ask: &Acquire,
 ) -> Option<Vec<CycleStep>> {
     if ask.party.owner.is_empty() || ask.wait == Wait::No {
         return None;
     }
     let own = |ticket: &&Ticket| ticket.token == ask.token && ticket.session == *at.caller;
-    let own_age = lock.queue.iter().find(own).map(age);
+    let own_age = locks.lock(&ask.name).queue.iter().find(own).map(age);
     let mut walk =
-        Walk { at, others, lock, ask, own_age, seen: BTreeSet::new(), steps: Vec::new() };
-    walk.leads_back(&ask.name, lock).then_some(walk.steps)
+        Walk { at, locks, kept_for, ask, own_age, seen: BTreeSet::new(), steps: Vec::new() };
+    ask.names().any(|name| walk.leads_back(name, &ask.token)).then_some(walk.steps)
 }
 
 /// Which of two tickets came first.
@@ -124,9 +118,9 @@ fn age(ticket: &Ticket) -> (u64, Token) {
 /// A way from lock to lock.
 struct Walk<'a> {
     at: &'a Context<'a>,
-    others: &'a dyn Others,
-    /// The lock that was asked for.
-    lock: &'a Lock,
+    locks: &'a mut dyn Locks,
+    /// None, too, once it was found that no way leads on from it.
+    kept_for: Option<&'a Request>,
     ask: &'a Acquire,
     /// Of the asker's ticket, if it waits already.
     own_age: Option<(u64, Token)>,
@@ -136,9 +130,14 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Does a way lead from this lock's holder back to the asker? Then its steps are what is left in `steps`.
-    fn leads_back(&mut self, name: &Name, here: &Lock) -> bool {
-        let Some(record) = here.record() else { return false };
+    /// Does a way lead from this lock back to the asker, for whoever waits there with that token? Then its steps are
+    /// what is left in `steps`.
+    fn leads_back(&mut self, name: &Name, token: &Token) -> bool {
+        self.by_its_holder(name) || self.by_whom_it_is_kept_for(name, token)
+    }
+
+    fn by_its_holder(&mut self, name: &Name) -> bool {
+        let Some(record) = self.expired(name).record().cloned() else { return false };
         // One that was revoked, or whose link is closed, ends soon by itself. The asker's own acquisition under the
         // same token is one that was revoked (G6).
         let is_same = record.token == self.ask.token && record.session == *self.at.caller;
@@ -146,9 +145,7 @@ impl Walk<'_> {
         if record.revoked || !self.alive(&record.session) || is_same || owner.is_empty() {
             return false;
         }
-        let held_ms = self.at.now_us.saturating_sub(record.since_us) / 1_000;
-        let step = CycleStep { name: name.clone(), held_ms, party: record.party.clone() };
-        self.steps.push(step);
+        self.step(name, record.since_us, &record.party);
         if is_part_of(&self.ask.party.owner, owner) || self.goes_on(owner) {
             return true;
         }
@@ -156,32 +153,62 @@ impl Walk<'_> {
         false
     }
 
+    /// The same by the request that the lock is kept for, if that came before the token.
+    fn by_whom_it_is_kept_for(&mut self, name: &Name, token: &Token) -> bool {
+        let Some(request) = self.kept_for else { return false };
+        let mut ahead = self.expired(name).queue.iter().take_while(|it| it.token != *token);
+        if !ahead.any(|ticket| ticket.token == request.token) {
+            return false;
+        }
+        self.kept_for = None;
+        self.step(name, request.since_us, &request.party);
+        let owner = &request.party.owner;
+        let is_own = !owner.is_empty() && is_part_of(&self.ask.party.owner, owner);
+        if is_own || request.names.iter().any(|name| self.by_its_holder(name)) {
+            return true;
+        }
+        self.steps.pop();
+        false
+    }
+
+    fn step(&mut self, name: &Name, since_us: u64, party: &Arc<Party>) {
+        let held_ms = self.at.now_us.saturating_sub(since_us) / 1_000;
+        self.steps.push(CycleStep { name: name.clone(), held_ms, party: party.clone() });
+    }
+
     /// The same from an owner, wherever it waits.
     fn goes_on(&mut self, owner: &Arc<str>) -> bool {
         if self.seen.len() + 1 >= LONGEST_CYCLE || !self.seen.insert(owner.clone()) {
             return false;
         }
-        let places = self.others.places(owner).filter(|it| it.until_us > self.at.now_us);
+        let places = self.locks.places(owner).filter(|it| it.until_us > self.at.now_us);
         places.is_some_and(|places| places.all.iter().any(|place| self.through(owner, place)))
     }
 
     fn through(&mut self, owner: &str, place: &Place) -> bool {
-        let next = match place.name == self.ask.name {
-            true => Some(self.lock.clone()),
-            false => self.others.lock(&place.name),
+        let queue = &self.expired(&place.name).queue;
+        let Some(ticket) = queue.iter().find(|it| it.token == place.token).cloned() else {
+            return false;
         };
-        let Some(mut next) = next else { return false };
-        next.expire(self.at.now_us);
-        let waits = |ticket: &&Ticket| {
-            ticket.token == place.token
-                && is_part_of(&ticket.party.owner, owner)
-                && ticket.deadline_us.is_none_or(|deadline_us| deadline_us > self.at.now_us)
-                && self.alive(&ticket.session)
-        };
-        let Some(ticket) = next.queue.iter().find(waits) else { return false };
+        let waits = is_part_of(&ticket.party.owner, owner)
+            && ticket.deadline_us.is_none_or(|deadline_us| deadline_us > self.at.now_us)
+            && self.alive(&ticket.session);
         // Of those who wait already, only the youngest is refused.
-        let is_younger = self.own_age.as_ref().is_some_and(|own| *own < age(ticket));
-        !is_younger && self.leads_back(&place.name, &next)
+        let is_younger = self.own_age.as_ref().is_some_and(|own| *own < age(&ticket));
+        if !waits || is_younger {
+            return false;
+        }
+        if !ticket.several {
+            return self.leads_back(&place.name, &place.token);
+        }
+        let request = self.locks.request(&place.token);
+        request.is_some_and(|it| it.names.iter().any(|name| self.leads_back(name, &place.token)))
+    }
+
+    fn expired(&mut self, name: &Name) -> &Lock {
+        let lock = self.locks.lock(name);
+        lock.expire(self.at.now_us);
+        lock
     }
 
     fn alive(&self, session: &SessionId) -> bool {

@@ -37,6 +37,10 @@ pub const QUEUE_TTL_MS: u64 = 60_000;
 pub const ASK_EVERY_MS: u64 = 1_000;
 /// Tickets that one command may drop before it answers [`crate::Reply::More`] (R26).
 pub const DROPS_PER_COMMAND: usize = 64;
+/// The most names that one request may ask for at once (R29).
+pub const MOST_NAMES: usize = 1_000;
+/// Of how many locks that are in its way a refused request is told the holder.
+pub const MOST_HOLDERS_TOLD: usize = 16;
 
 /// The longest owner id, in bytes.
 pub const MAX_OWNER_BYTES: usize = 512;

@@ -1,8 +1,8 @@
 //! The table: the store side of every lock, and the specification that the Redis scripts mirror.
 //!
-//! [`step`] takes one lock, one command and the moment, and gives a reply and messages. It must not
+//! [`step`] takes the locks, one command and the moment, and gives a reply and messages. It must not
 //! do I/O, read a clock or draw random bytes. Who is alive is an input, too: each store knows that
-//! in its own way (R13, R40).
+//! in its own way (R13, R40). What concerns the holder is here, what concerns the queue in `queue`.
 //!
 //! A Redis server keeps keys, not structures, so the table thinks in keys as well: the *key* holds
 //! a token and expires; the *record* describes the holder and counts only while its token is the
@@ -11,15 +11,18 @@
 use crate::{
     command::{
         Absence, Acquire, Command, HolderView, LockView, Message, Reason, RecordView, Refusal,
-        Renew, Reply, TicketView, Wait,
+        Renew, Reply, TicketView,
     },
-    deadlock::{self, Others, Place, Places, WaitChange, Waits},
-    limits::{ASK_EVERY_MS, DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, QUEUE_TTL_MS, W_MS},
+    deadlock::{self, Places, WaitChange, Waits},
+    limits::{ASK_EVERY_MS, MAX_FLOOR_AHEAD_US, MOST_HOLDERS_TOLD, W_MS},
     name::{Epoch, Name, Run, SessionId, Token},
     party::Party,
     rules::Rules,
 };
+use queue::Promoted;
 use std::{collections::BTreeMap, sync::Arc};
+
+mod queue;
 
 /// Everything a store holds: one per database and key prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -30,6 +33,43 @@ pub struct Table {
     pub locks: BTreeMap<Name, Lock>,
     /// Where owners wait (R37).
     pub waits: Waits,
+    /// The requests for several names that wait, by their tokens (R29).
+    pub requests: BTreeMap<Token, Request>,
+}
+
+/// A request for several names that waits: its tickets stand in the queues of all of them (R29).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The token of all its tickets.
+    pub token: Token,
+    /// The waiter's session.
+    pub session: SessionId,
+    /// All its names, in the order in which it gave them.
+    pub names: Arc<[Name]>,
+    /// As in [`Ticket::deadline_us`].
+    pub deadline_us: Option<u64>,
+    /// When it came, in µs. The one that came first has its names kept for it.
+    pub since_us: u64,
+    /// When it is forgotten for want of rechecks, in µs, as its queues are.
+    pub expires_us: u64,
+    /// Who waits.
+    pub party: Arc<Party>,
+}
+
+/// What a command may look at and change.
+pub trait Locks {
+    /// What stands about a name. Where nothing does it is an empty lock, which the store forgets again.
+    fn lock(&mut self, name: &Name) -> &mut Lock;
+    /// Where this owner and its parts wait.
+    fn places(&mut self, owner: &str) -> Option<Places>;
+    /// The request of this token.
+    fn request(&mut self, token: &Token) -> Option<Request>;
+    /// The request that came first, by time, then by token.
+    fn oldest_request(&mut self) -> Option<Request>;
+    /// Keeps a request, in place of the one of its token.
+    fn keep_request(&mut self, request: Request);
+    /// Forgets the request of this token.
+    fn forget_request(&mut self, token: &Token);
 }
 
 /// What a store remembers beside its locks. It never expires (R2).
@@ -113,6 +153,8 @@ pub struct Ticket {
     pub deadline_us: Option<u64>,
     /// When it came, in µs.
     pub since_us: u64,
+    /// It is one of the tickets of a [`Request`].
+    pub several: bool,
     /// Who waits.
     pub party: Arc<Party>,
 }
@@ -157,23 +199,21 @@ pub struct Effects {
 const US_PER_MS: u64 = 1_000;
 
 impl Table {
-    /// Carries out one command: [`enter`], then [`step`] on the lock that it names.
+    /// Carries out one command: [`enter`], then [`step`].
     pub fn apply(&mut self, at: &Context<'_>, command: &Command) -> (Reply, Messages) {
         let mut effects = Effects::default();
         let Some(mut meta) = enter(self.meta.clone(), at) else {
             return (Reply::Stale, effects.messages);
         };
-        let reply = match command.name() {
-            Some(name) => {
-                let mut lock = self.locks.remove(name).unwrap_or_default();
-                let reply = step(&mut meta, &mut lock, self, at, command, &mut effects);
-                if lock != Lock::default() {
-                    self.locks.insert(name.clone(), lock);
-                }
-                reply
+        let mut opened = Opened { table: self, names: Vec::new() };
+        let reply = step(&mut meta, &mut opened, at, command, &mut effects);
+        for name in opened.names {
+            let Some(lock) = self.locks.get_mut(&name) else { continue };
+            lock.expire(at.now_us);
+            if *lock == Lock::default() {
+                self.locks.remove(&name);
             }
-            None => beat(at),
-        };
+        }
         self.meta = Some(meta);
         effects.waits.into_iter().for_each(|change| change.apply(&mut self.waits));
         (reply, effects.messages)
@@ -186,16 +226,45 @@ impl Table {
             *lock != Lock::default()
         });
         self.waits.retain(|_, places| places.until_us > now_us);
+        self.requests.retain(|_, request| request.expires_us > now_us);
     }
 }
 
-impl Others for Table {
-    fn places(&self, owner: &str) -> Option<Places> {
-        self.waits.get(owner).cloned()
+/// A table while a command is carried out on it.
+struct Opened<'a> {
+    table: &'a mut Table,
+    /// The locks that were looked at.
+    names: Vec<Name>,
+}
+
+impl Locks for Opened<'_> {
+    fn lock(&mut self, name: &Name) -> &mut Lock {
+        // A command opens the same lock again and again.
+        if self.names.last() != Some(name) {
+            self.names.push(name.clone());
+        }
+        self.table.locks.entry(name.clone()).or_default()
     }
 
-    fn lock(&self, name: &Name) -> Option<Lock> {
-        self.locks.get(name).cloned()
+    fn places(&mut self, owner: &str) -> Option<Places> {
+        self.table.waits.get(owner).cloned()
+    }
+
+    fn request(&mut self, token: &Token) -> Option<Request> {
+        self.table.requests.get(token).cloned()
+    }
+
+    fn oldest_request(&mut self) -> Option<Request> {
+        let age = |it: &&Request| (it.since_us, it.token.clone());
+        self.table.requests.values().min_by_key(age).cloned()
+    }
+
+    fn keep_request(&mut self, request: Request) {
+        self.table.requests.insert(request.token.clone(), request);
+    }
+
+    fn forget_request(&mut self, token: &Token) {
+        self.table.requests.remove(token);
     }
 }
 
@@ -239,31 +308,26 @@ pub fn enter(meta: Option<Meta>, at: &Context<'_>) -> Option<Meta> {
     })
 }
 
-/// Carries out one command that names this lock.
+/// Carries out one command.
 pub fn step(
     meta: &mut Meta,
-    lock: &mut Lock,
-    others: &dyn Others,
+    locks: &mut dyn Locks,
     at: &Context<'_>,
     command: &Command,
     effects: &mut Effects,
 ) -> Reply {
-    lock.expire(at.now_us);
-    let mut turn = Turn { meta, lock, others, at, effects };
-    let reply = match command {
+    let mut turn = Turn { meta, locks, at, effects };
+    match command {
         Command::Acquire(acquire) => turn.acquire(acquire),
         Command::Renew(renew) => turn.renew(renew),
-        Command::Release { name, token } => turn.release(name, token),
-        Command::Cancel { name, token, proof } => turn.cancel(name, token, proof),
+        Command::Release { token, .. } => turn.release(command, token),
+        Command::Cancel { token, proof, .. } => turn.cancel(command, token, proof),
         Command::Revoke { name, token, session, delayed } => {
             turn.revoke(name, token, session.as_ref(), *delayed)
         }
-        Command::Show { .. } => Reply::Shown(Box::new(turn.show())),
+        Command::Show { name } => Reply::Shown(Box::new(turn.show(name))),
         Command::Beat => beat(at),
-    };
-    // A queue whose last ticket went is no queue, and a record without its key describes nobody (G9).
-    lock.expire(at.now_us);
-    reply
+    }
 }
 
 impl Lock {
@@ -302,25 +366,31 @@ impl Lock {
     fn absence(&self) -> Absence {
         if self.key.is_some() { Absence::Taken } else { Absence::Free }
     }
+
+    /// May this session renew or release by this token? Not if the record says that another one holds it: where
+    /// the value is the caller's choice (R25), a holder that was passed over would renew or release its successor.
+    /// A key without a record is anyone's who knows its value.
+    fn is_owned(&self, token: &Token, at: &Context<'_>) -> bool {
+        let others = |record: &Record| record.session != *at.caller;
+        self.holds(token) && !(at.rules.on(25) && self.record().is_some_and(others))
+    }
+
+    /// Lets the key end in at most `most_ms`; says in how many ms it will.
+    fn shorten(&mut self, now_us: u64, most_ms: u64) -> u64 {
+        let Some(key) = &mut self.key else { return 0 };
+        let end_us = now_us + most_ms * US_PER_MS;
+        let expires_us = key.expires_us.map_or(end_us, |at| at.min(end_us));
+        key.expires_us = Some(expires_us);
+        (expires_us - now_us).div_ceil(US_PER_MS)
+    }
 }
 
-/// One command's turn at one lock.
+/// One command's turn.
 struct Turn<'a> {
     meta: &'a mut Meta,
-    lock: &'a mut Lock,
-    others: &'a dyn Others,
+    locks: &'a mut dyn Locks,
     at: &'a Context<'a>,
     effects: &'a mut Effects,
-}
-
-/// What a promotion came to.
-enum Promoted {
-    /// Nobody living waits.
-    Nobody,
-    /// The lock was granted to a ticket of the token that asked (if any), or to another.
-    Granted { to_asker: bool },
-    /// The bound on dropped tickets was met (R26).
-    More,
 }
 
 impl Turn<'_> {
@@ -334,132 +404,165 @@ impl Turn<'_> {
         if ask.floor > measure.saturating_add(MAX_FLOOR_AHEAD_US) {
             return Reply::FloorAhead { now_us: at.now_us };
         }
-        if self.is_own(ask) {
-            return match self.extend(ask.lease_ms) {
-                0 => self.granted(),
+        let own: Vec<&Name> = ask.names().filter(|name| self.is_own(name, ask)).collect();
+        if own.len() == 1 + ask.also.len() {
+            own.iter().for_each(|name| self.extend(name, ask.lease_ms));
+            return match self.guard_ms() {
+                0 => self.granted(&ask.name),
                 guard_ms => Reply::Guarded { lease_ms: ask.lease_ms, guard_ms },
             };
         }
-        if self.lock.key.is_none() && self.guard_ms() == 0 {
-            // First those who came before (R26). Without this rule a newcomer takes a lock that
-            // others wait for, and a dead ticket is in nobody's way either.
-            if at.rules.on(26) {
-                match self.promote(&ask.name, Some(&ask.token)) {
-                    Promoted::More => return Reply::More,
-                    Promoted::Granted { to_asker: true } => return self.granted(),
-                    Promoted::Granted { to_asker: false } => {}
-                    Promoted::Nobody => {
-                        self.grant(ask.ticket(at, None), ask.lease_ms);
-                        return self.granted();
-                    }
+        // Of several that were granted together some are lost: the rest is given back, to be asked for anew.
+        self.free(&own);
+        if self.guard_ms() == 0 {
+            let mut open = true;
+            for name in ask.names() {
+                if self.lock(name).key.is_some() {
+                    open = false;
+                    continue;
                 }
-            } else {
-                self.grant(ask.ticket(at, None), ask.lease_ms);
-                return self.granted();
+                // First those who came before (R26). Without this rule a newcomer takes a lock that
+                // others wait for, and a dead ticket is in nobody's way either.
+                if !at.rules.on(26) {
+                    continue;
+                }
+                match self.promote(name, Some(&ask.token)) {
+                    Promoted::More => return Reply::More,
+                    Promoted::Granted { to_asker: true } => return self.granted(&ask.name),
+                    Promoted::Granted { to_asker: false } | Promoted::Kept => open = false,
+                    Promoted::Nobody => {}
+                }
+            }
+            if open {
+                self.leave_queues(ask.names(), |it| {
+                    it.token == ask.token && it.session == *at.caller
+                });
+                self.grant(ask.names(), &ask.ticket(at, None), ask.lease_ms);
+                return self.granted(&ask.name);
             }
         }
-        self.probe(&ask.name);
-        if let Some(cycle) = deadlock::cycle(at, self.others, self.lock, ask) {
-            let own = |it: &Ticket| it.token == ask.token && it.session == *at.caller;
-            self.leave_queue(&ask.name, own);
+        self.refuse(ask)
+    }
+
+    fn refuse(&mut self, ask: &Acquire) -> Reply {
+        let at = self.at;
+        ask.names().for_each(|name| self.probe(name));
+        let kept_for = self.kept_for();
+        if let Some(cycle) = deadlock::cycle(at, self.locks, kept_for.as_ref(), ask) {
+            self.stand_down(ask.names(), |it| it.token == ask.token && it.session == *at.caller);
             return Reply::Deadlock(cycle);
         }
         let position = self.queue_up(ask);
-        let reason = match self.guard_ms() {
+        let names = ask.names().enumerate();
+        let mut holders: Vec<(usize, HolderView)> =
+            names.filter_map(|(number, name)| Some((number, self.holder(name)?))).collect();
+        holders.truncate(MOST_HOLDERS_TOLD);
+        let guard_ms = self.guard_ms();
+        let kept = ask.names().position(|name| self.is_kept(name, &ask.token));
+        let (at, holder) = match holders.is_empty() {
+            true => (kept.unwrap_or(0), None),
+            false => {
+                let (at, holder) = holders.remove(0);
+                (at, Some(holder))
+            }
+        };
+        let reason = match guard_ms {
+            0 if holder.is_none() => Reason::Kept,
             0 => Reason::Held,
             guard_ms => Reason::Guard { guard_ms },
         };
-        Reply::Refused(Refusal { reason, holder: self.holder(), position })
+        Reply::Refused(Refusal { reason, at, holder, others: holders, position })
     }
 
     /// The caller's own acquisition, asked for again (R25). A redelivered task brings the same
     /// value from another session, and must be refused.
-    fn is_own(&self, ask: &Acquire) -> bool {
-        if !self.at.rules.on(25) {
-            return self.lock.holds(&ask.token);
+    fn is_own(&mut self, name: &Name, ask: &Acquire) -> bool {
+        let at = self.at;
+        let lock = self.lock(name);
+        if !at.rules.on(25) {
+            return lock.holds(&ask.token);
         }
-        self.lock.record().is_some_and(|record| {
+        lock.record().is_some_and(|record| {
             record.token == ask.token
-                && record.session == *self.at.caller
+                && record.session == *at.caller
                 && record.proof == ask.proof
                 && !record.revoked
         })
     }
 
-    /// May the caller renew or release by this token? Not if the record says that another session
-    /// holds it: where the value is the caller's choice (R25), a holder that was passed over would
-    /// renew or release its successor. A key without a record is anyone's who knows its value.
-    fn owns(&self, token: &Token) -> bool {
-        let others = |record: &Record| record.session != *self.at.caller;
-        self.lock.holds(token) && !(self.at.rules.on(25) && self.lock.record().is_some_and(others))
-    }
-
     fn renew(&mut self, renew: &Renew) -> Reply {
-        if self.at.rules.on(11) && !self.alive(self.at.caller) {
+        let at = self.at;
+        if at.rules.on(11) && !self.alive(at.caller) {
             return Reply::Unsubscribed;
         }
-        if !self.owns(&renew.token) {
-            return Reply::NotHeld(self.lock.absence());
-        }
-        if self.lock.record().is_some_and(|record| record.revoked) {
-            return Reply::NotHeld(Absence::Revoked);
+        let names = || std::iter::once(&renew.name).chain(&*renew.also);
+        for name in names() {
+            let lock = self.lock(name);
+            if !lock.is_owned(&renew.token, at) {
+                return Reply::NotHeld(lock.absence());
+            }
+            if lock.record().is_some_and(|record| record.revoked) {
+                return Reply::NotHeld(Absence::Revoked);
+            }
         }
         let lease_ms = renew.lease_ms;
-        match self.extend(lease_ms) {
+        names().for_each(|name| self.extend(name, lease_ms));
+        match self.guard_ms() {
             0 => Reply::Renewed { lease_ms },
             guard_ms => Reply::Guarded { lease_ms, guard_ms },
         }
     }
 
-    /// Sets the whole lease of the present holder, and writes what it results in (R15). Says how
-    /// long the guard still runs: then no belief follows (R6).
-    fn extend(&mut self, lease_ms: u64) -> u64 {
-        if let Some(key) = &mut self.lock.key {
-            key.expires_us = Some(self.at.now_us + lease_ms * US_PER_MS);
+    /// Sets the whole lease of the present holder, and writes what it results in (R15). While the guard runs no
+    /// belief follows (R6).
+    fn extend(&mut self, name: &Name, lease_ms: u64) {
+        let (now_us, run) = (self.at.now_us, self.meta.run.clone());
+        let lock = self.lock(name);
+        if let Some(key) = &mut lock.key {
+            key.expires_us = Some(now_us + lease_ms * US_PER_MS);
         }
-        if self.lock.record().is_some()
-            && let Some(record) = &mut self.lock.record
+        if lock.record().is_some()
+            && let Some(record) = &mut lock.record
         {
             record.lease_ms = lease_ms;
-            record.run = self.meta.run.clone();
+            record.run = run;
         }
-        self.guard_ms()
     }
 
     /// The grant that stands in the record.
-    fn granted(&self) -> Reply {
-        let record = self.lock.record();
+    fn granted(&mut self, name: &Name) -> Reply {
+        let record = self.lock(name).record();
         Reply::Granted {
             fence: record.map_or(0, |record| record.fence),
             lease_ms: record.map_or(0, |record| record.lease_ms),
         }
     }
 
-    fn release(&mut self, name: &Name, token: &Token) -> Reply {
-        if !self.owns(token) {
-            // An acquire that was sent again before this release may have found the lock gone, and
-            // queued: nothing of the token is left behind (G6).
-            let caller = self.at.caller;
-            self.leave_queue(name, |it| it.token == *token && it.session == *caller);
-            return Reply::NotHeld(self.lock.absence());
-        }
-        self.free(name);
-        Reply::Released
+    fn release(&mut self, command: &Command, token: &Token) -> Reply {
+        let at = self.at;
+        let (owned, others): (Vec<&Name>, Vec<&Name>) =
+            command.names().partition(|name| self.lock(name).is_owned(token, at));
+        let absence = others.first().map(|name| self.lock(name).absence());
+        // An acquire that was sent again before this release may have found a lock gone, and
+        // queued: nothing of the token is left behind (G6).
+        self.stand_down(others, |it| it.token == *token && it.session == *at.caller);
+        self.free(&owned);
+        absence.map_or(Reply::Released, Reply::NotHeld)
     }
 
-    fn cancel(&mut self, name: &Name, token: &Token, proof: &str) -> Reply {
+    fn cancel(&mut self, command: &Command, token: &Token, proof: &str) -> Reply {
         // By session and proof as well: in the drop-ins the same value may be another's by now.
         let caller = self.at.caller;
-        self.leave_queue(name, |ticket| {
+        self.stand_down(command.names(), |ticket| {
             ticket.token == *token && ticket.session == *caller && &*ticket.proof == proof
         });
-        let granted = self.lock.record().is_some_and(|record| {
+        let is_granted = |record: &Record| {
             record.token == *token && record.session == *caller && &*record.proof == proof
-        });
-        if granted {
-            self.free(name);
-        }
-        Reply::Cancelled { released: granted }
+        };
+        let granted = command.names().filter(|it| self.lock(it).record().is_some_and(is_granted));
+        let granted: Vec<&Name> = granted.collect();
+        self.free(&granted);
+        Reply::Cancelled { released: !granted.is_empty() }
     }
 
     fn revoke(
@@ -469,118 +572,88 @@ impl Turn<'_> {
         session: Option<&SessionId>,
         delayed: bool,
     ) -> Reply {
-        let record = self.lock.record();
+        let (now_us, guard_ms) = (self.at.now_us, self.guard_ms());
+        let lock = self.lock(name);
+        let record = lock.record();
         let meant = session.is_none_or(|id| record.is_some_and(|record| record.session == *id));
-        if !self.lock.holds(token) || !meant {
-            return Reply::NotHeld(self.lock.absence());
+        if !lock.holds(token) || !meant {
+            return Reply::NotHeld(lock.absence());
         }
         let holder = record.map(|record| record.session.clone());
-        let guard_ms = self.guard_ms();
         let after_ms = if !delayed {
             0
         } else if guard_ms > 0 {
             // Nothing is shortened during the guard (R6).
             return Reply::Guarded { lease_ms: 0, guard_ms };
         } else {
-            if let Some(record) = &mut self.lock.record {
+            if let Some(record) = &mut lock.record {
                 record.revoked = true;
             }
-            self.shorten(W_MS)
+            lock.shorten(now_us, W_MS)
         };
         if let Some(session) = holder {
             let (name, token) = (name.clone(), token.clone());
             self.effects.messages.push((session, Message::Revoked { name, token, after_ms }));
         }
         if !delayed {
-            self.free(name);
+            self.free(&[name]);
         }
         Reply::Revoked { after_ms }
     }
 
-    /// Takes tickets out of the queue. (Those of the dead are dropped without a word about their waits, which
-    /// count no more without the ticket.)
-    fn leave_queue(&mut self, name: &Name, whose: impl Fn(&Ticket) -> bool) {
-        for ticket in self.lock.queue.extract_if(.., |ticket| whose(ticket)) {
-            self.effects.waits.extend(ticket.wait_ends(name));
+    /// Deletes the holders, all of them first, then hands on in the same step (G3, G4).
+    fn free(&mut self, names: &[&Name]) {
+        for name in names {
+            let lock = self.lock(name);
+            (lock.key, lock.record) = (None, None);
         }
-    }
-
-    /// Deletes the holder, then hands on in the same step (G3, G4).
-    fn free(&mut self, name: &Name) {
-        self.lock.key = None;
-        self.lock.record = None;
         if self.guard_ms() == 0 {
-            self.promote(name, None);
+            for name in names {
+                // The one before may have gone to a request for several that has this one now.
+                if self.lock(name).key.is_none() {
+                    self.promote(name, None);
+                }
+            }
         }
     }
 
-    /// Grants a free lock to the first ticket that is alive and in time (R26). A ticket of `asker`
-    /// gets the whole lease, for its reply says so; another is told by message (R27).
-    fn promote(&mut self, name: &Name, asker: Option<&Token>) -> Promoted {
-        for _ in 0..DROPS_PER_COMMAND {
-            if self.lock.queue.is_empty() {
-                return Promoted::Nobody;
-            }
-            let ticket = self.lock.queue.remove(0);
-            let overdue = ticket.deadline_us.is_some_and(|at| at <= self.at.now_us);
-            if overdue || !self.alive(&ticket.session) {
-                continue;
-            }
-            self.effects.waits.extend(ticket.wait_ends(name));
-            let to_asker = asker == Some(&ticket.token) && ticket.session == *self.at.caller;
-            let (token, session) = (ticket.token.clone(), ticket.session.clone());
-            let lease_ms = if to_asker { ticket.lease_ms } else { ticket.lease_ms.min(W_MS) };
-            let fence = self.grant(ticket, lease_ms);
-            let first = self.lock.queue.first();
-            let same = first.filter(|first| first.session == session);
-            let same = same.map(|first| first.token.clone());
-            // Whoever is first now looks after the new holder. One message does for both where
-            // both are the same session's.
-            if let Some(first) = first
-                && (to_asker || same.is_none())
-                && let Some(holder) = self.holder()
-            {
-                let (name, token) = (name.clone(), first.token.clone());
-                let message = Message::First { name, token, holder: Box::new(holder) };
-                self.effects.messages.push((first.session.clone(), message));
-            }
-            if !to_asker {
-                let (name, epoch) = (name.clone(), self.meta.epoch.clone());
-                let message = Message::Grant { name, token, fence, lease_ms, epoch, first: same };
-                self.effects.messages.push((session, message));
-            }
-            return Promoted::Granted { to_asker };
-        }
-        if self.lock.queue.is_empty() { Promoted::Nobody } else { Promoted::More }
-    }
-
-    /// Writes a grant; the fence grows with every one of them, per name and in all (R34).
-    fn grant(&mut self, ticket: Ticket, lease_ms: u64) -> u64 {
+    /// Writes a grant; the fence grows with every one of them, per name and in all (R34). Locks that are granted
+    /// together have one fence.
+    fn grant<'n>(
+        &mut self,
+        names: impl Iterator<Item = &'n Name>,
+        ticket: &Ticket,
+        lease_ms: u64,
+    ) -> u64 {
         let fence = (self.meta.fence + 1).max(self.at.now_us).max(ticket.floor + 1);
         self.meta.fence = fence;
-        let expires_us = Some(self.at.now_us + lease_ms * US_PER_MS);
-        self.lock.key = Some(Key { token: ticket.token.clone(), expires_us });
-        self.lock.record = Some(Record {
-            token: ticket.token,
-            proof: ticket.proof,
-            session: ticket.session,
+        let record = Record {
+            token: ticket.token.clone(),
+            proof: ticket.proof.clone(),
+            session: ticket.session.clone(),
             fence,
             lease_ms,
             grace_ms: ticket.grace_ms,
             run: self.meta.run.clone(),
             revoked: false,
             since_us: self.at.now_us,
-            party: ticket.party,
-        });
+            party: ticket.party.clone(),
+        };
+        let expires_us = Some(self.at.now_us + lease_ms * US_PER_MS);
+        for name in names {
+            let lock = self.lock(name);
+            lock.key = Some(Key { token: ticket.token.clone(), expires_us });
+            lock.record = Some(record.clone());
+        }
         fence
     }
 
     /// What every refused acquire does for the lock (R14 to R16).
     fn probe(&mut self, name: &Name) {
-        let guarded = self.guard_ms() > 0;
-        let now_us = self.at.now_us;
-        let Some(record) = self.lock.record().cloned() else { return };
-        let Some(key) = &mut self.lock.key else { return };
+        let (guarded, now_us) = (self.guard_ms() > 0, self.at.now_us);
+        let lock = self.lock(name);
+        let Some(record) = lock.record().cloned() else { return };
+        let Some(key) = &mut lock.key else { return };
         // A foreign client took the expiry away or made it longer: the lease is put back (R15).
         let lease_end_us = now_us + record.lease_ms * US_PER_MS;
         if key.expires_us.is_none_or(|at| at > lease_end_us) {
@@ -588,82 +661,24 @@ impl Turn<'_> {
         }
         if self.alive(&record.session) {
             // It is connected; does it know of this token? It releases what it does not (R16).
-            let asked = self.lock.asked.as_ref().is_some_and(|(token, _)| *token == record.token);
+            let lock = self.lock(name);
+            let asked = lock.asked.as_ref().is_some_and(|(token, _)| *token == record.token);
             if !asked {
                 let until_us = now_us + ASK_EVERY_MS * US_PER_MS;
-                self.lock.asked = Some((record.token.clone(), until_us));
+                lock.asked = Some((record.token.clone(), until_us));
                 let (name, token) = (name.clone(), record.token);
                 self.effects.messages.push((record.session, Message::Asking { name, token }));
             }
         } else if !guarded && !record.revoked && record.run == self.meta.run {
             // Its link is closed: grace, then it is over (R14). A record of another run says
             // nothing about a link to this one.
-            self.shorten(record.grace_ms);
+            self.lock(name).shorten(now_us, record.grace_ms);
         }
     }
 
-    /// Lets the key end in at most `most_ms`; says in how many ms it will.
-    fn shorten(&mut self, most_ms: u64) -> u64 {
-        let Some(key) = &mut self.lock.key else { return 0 };
-        let end_us = self.at.now_us + most_ms * US_PER_MS;
-        let expires_us = key.expires_us.map_or(end_us, |at| at.min(end_us));
-        key.expires_us = Some(expires_us);
-        (expires_us - self.at.now_us).div_ceil(US_PER_MS)
-    }
-
-    /// Gives a waiting caller its ticket, or refreshes it; its place stays (R28, G6).
-    fn queue_up(&mut self, ask: &Acquire) -> Option<u64> {
-        let at = self.at;
-        let deadline_us = match ask.wait {
-            Wait::No => return None,
-            Wait::For(left_ms) => Some(at.now_us + left_ms * US_PER_MS),
-            Wait::Forever => None,
-        };
-        // An acquisition that was revoked, and has not ended yet, does not wait behind itself: its
-        // release would hand the lock to it again (G6).
-        if self.lock.record().is_some_and(|record| {
-            record.token == ask.token && record.session == *at.caller && record.proof == ask.proof
-        }) {
-            return None;
-        }
-        self.lock.queue_expires_us = at.now_us + QUEUE_TTL_MS * US_PER_MS;
-        let queue = &mut self.lock.queue;
-        let own = |ticket: &Ticket| ticket.token == ask.token;
-        let index = match queue.iter().position(own) {
-            // Another session's ticket of the same value is in the way of ours (R25).
-            Some(index)
-                if queue[index].session != *at.caller || queue[index].proof != ask.proof =>
-            {
-                return None;
-            }
-            Some(index) => {
-                queue[index].deadline_us = deadline_us;
-                index
-            }
-            None => {
-                queue.push(ask.ticket(at, deadline_us));
-                queue.len() - 1
-            }
-        };
-        for owner in deadlock::wholes(&ask.party.owner) {
-            let place = Place { name: ask.name.clone(), token: ask.token.clone() };
-            let until_us = self.lock.queue_expires_us;
-            self.effects.waits.push(WaitChange::Begins(owner, place, until_us));
-        }
-        // Only the first two living look after the holder, so only they must know their place
-        // exactly; counting further, or past many dead ones, would cost one probe per ticket.
-        let mut living = 0;
-        for ticket in self.lock.queue[..index].iter().take(DROPS_PER_COMMAND) {
-            living += u64::from(self.alive(&ticket.session));
-            if living == 2 {
-                return Some(index as u64);
-            }
-        }
-        Some(if index > DROPS_PER_COMMAND { index as u64 } else { living })
-    }
-
-    fn show(&self) -> LockView {
+    fn show(&mut self, name: &Name) -> LockView {
         let now_us = self.at.now_us;
+        let lock = self.lock(name).clone();
         let ticket = |ticket: &Ticket| TicketView {
             token: ticket.token.clone(),
             session: ticket.session.clone(),
@@ -672,20 +687,19 @@ impl Turn<'_> {
             left_ms: ticket.deadline_us.map(|at| at.saturating_sub(now_us) / US_PER_MS),
             party: ticket.party.clone(),
         };
-        LockView {
-            holder: self.holder(),
-            holder_alive: self.lock.record().map(|record| self.alive(&record.session)),
-            queue: self.lock.queue.iter().map(ticket).collect(),
-        }
+        let queue = lock.queue.iter().map(ticket).collect();
+        let holder_alive = lock.record().map(|record| self.alive(&record.session));
+        LockView { holder: self.holder(name), holder_alive, queue }
     }
 
-    fn holder(&self) -> Option<HolderView> {
-        let key = self.lock.key.as_ref()?;
+    fn holder(&mut self, name: &Name) -> Option<HolderView> {
         let now_us = self.at.now_us;
+        let lock = self.lock(name);
+        let key = lock.key.as_ref()?;
         Some(HolderView {
             token: key.token.clone(),
             ttl_ms: key.expires_us.map(|at| at.saturating_sub(now_us).div_ceil(US_PER_MS)),
-            record: self.lock.record().map(|record| RecordView {
+            record: lock.record().map(|record| RecordView {
                 session: record.session.clone(),
                 fence: record.fence,
                 lease_ms: record.lease_ms,
@@ -695,6 +709,13 @@ impl Turn<'_> {
                 party: record.party.clone(),
             }),
         })
+    }
+
+    /// What stands about a name at this moment.
+    fn lock(&mut self, name: &Name) -> &mut Lock {
+        let lock = self.locks.lock(name);
+        lock.expire(self.at.now_us);
+        lock
     }
 
     fn alive(&self, session: &SessionId) -> bool {
@@ -707,29 +728,5 @@ impl Turn<'_> {
             return 0;
         }
         self.meta.guard_until_us.saturating_sub(self.at.now_us).div_ceil(US_PER_MS)
-    }
-}
-
-impl Ticket {
-    /// Its owner does not wait with it any more.
-    fn wait_ends(&self, name: &Name) -> impl Iterator<Item = WaitChange> {
-        let place = Place { name: name.clone(), token: self.token.clone() };
-        deadlock::wholes(&self.party.owner).map(move |owner| WaitChange::Ends(owner, place.clone()))
-    }
-}
-
-impl Acquire {
-    fn ticket(&self, at: &Context<'_>, deadline_us: Option<u64>) -> Ticket {
-        Ticket {
-            token: self.token.clone(),
-            proof: self.proof.clone(),
-            session: at.caller.clone(),
-            lease_ms: self.lease_ms,
-            grace_ms: self.grace_ms,
-            floor: self.floor,
-            deadline_us,
-            since_us: at.now_us,
-            party: self.party.clone(),
-        }
     }
 }

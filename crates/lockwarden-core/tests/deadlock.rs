@@ -43,6 +43,7 @@ fn of(owner: usize) -> Arc<str> {
 fn ask(owner: usize, number: usize, token: &str, wait: Wait) -> Acquire {
     let party = Party { owner: of(owner), ..Party::default() };
     Acquire {
+        also: Default::default(),
         name: named(number),
         token: Token::new(token.as_bytes()).unwrap(),
         proof: "".into(),
@@ -92,7 +93,10 @@ impl Store {
             Acquire { name: name.clone(), party: Arc::default(), ..ask(0, 0, "nobody", Wait::No) };
         if matches!(self.run(caller, &Command::Acquire(nobodys)), Reply::Granted { .. }) {
             let token = Token::new(b"nobody").unwrap();
-            self.run(caller, &Command::Release { name: name.clone(), token });
+            self.run(
+                caller,
+                &Command::Release { also: Default::default(), name: name.clone(), token },
+            );
         }
         self.table.expire(self.now_us + 1_000);
     }
@@ -153,7 +157,11 @@ fn two_locks_in_two_orders() {
     // Nothing is left of the refused request, and the other goes on when its way is free.
     assert!(store.table.locks[&named(0)].queue.is_empty());
     assert_eq!(store.table.waits.len(), 1);
-    let release = Command::Release { name: named(1), token: Token::new(b"b1").unwrap() };
+    let release = Command::Release {
+        name: named(1),
+        also: Default::default(),
+        token: Token::new(b"b1").unwrap(),
+    };
     assert_eq!(store.run(1, &release), Reply::Released);
     assert!(store.table.waits.is_empty());
     assert!(matches!(store.acquire(0, 1, "a1"), Reply::Granted { .. }), "its own, told again");
@@ -215,6 +223,7 @@ fn parts_and_wholes() {
     store.acquire(4, 1, "held by a part");
     assert!(matches!(store.acquire(0, 1, "the whole waits"), Reply::Refused(_)));
     let cancel = |number, token: &[u8]| Command::Cancel {
+        also: Default::default(),
         name: named(number),
         token: Token::new(token).unwrap(),
         proof: "".into(),
@@ -373,14 +382,14 @@ proptest! {
                 }
                 Op::Cancel(owner) => {
                     if let Some((caller, ask)) = owners[owner].waits.take() {
-                        let cancel = Command::Cancel { name: ask.name, token: ask.token, proof: "".into() };
+                        let cancel = Command::Cancel { also: Default::default(), name: ask.name, token: ask.token, proof: "".into() };
                         store.run(caller, &cancel);
                     }
                 }
                 Op::Release(owner, at) => {
                     if at < owners[owner].holds.len() {
                         let (caller, Acquire { name, token, .. }) = owners[owner].holds.remove(at);
-                        store.run(caller, &Command::Release { name, token });
+                        store.run(caller, &Command::Release { name, also: Default::default(), token });
                     }
                 }
                 Op::Revoke(number) => {
@@ -399,7 +408,7 @@ proptest! {
             // Whoever holds keeps its locks; whoever was granted while it waited has stopped waiting.
             for owner in &mut owners {
                 for (caller, ask) in owner.holds.clone() {
-                    let renew = Renew { name: ask.name, token: ask.token, lease_ms: 30_000 };
+                    let renew = Renew { also: Default::default(), name: ask.name, token: ask.token, lease_ms: 30_000 };
                     store.run(caller, &Command::Renew(renew));
                 }
                 let granted = owner.waits.take_if(|(_, ask)| {

@@ -44,6 +44,7 @@ fn acquire(text: &str, wait: Wait) -> Command {
 
 fn ask(text: &str, wait: Wait) -> Acquire {
     Acquire {
+        also: Default::default(),
         name: name(),
         token: token(text),
         proof: "".into(),
@@ -56,15 +57,15 @@ fn ask(text: &str, wait: Wait) -> Acquire {
 }
 
 fn release(text: &str) -> Command {
-    Command::Release { name: name(), token: token(text) }
+    Command::Release { name: name(), also: Default::default(), token: token(text) }
 }
 
 fn renew(text: &str, lease_ms: u64) -> Command {
-    Command::Renew(Renew { name: name(), token: token(text), lease_ms })
+    Command::Renew(Renew { also: Default::default(), name: name(), token: token(text), lease_ms })
 }
 
 fn cancel(text: &str) -> Command {
-    Command::Cancel { name: name(), token: token(text), proof: "".into() }
+    Command::Cancel { also: Default::default(), name: name(), token: token(text), proof: "".into() }
 }
 
 impl Store {

@@ -94,6 +94,7 @@ async fn hand_off_between_processes() {
                 break;
             }
             let cancel = lockwarden_core::Command::Cancel {
+                also: Default::default(),
                 name: file_support::name("job"),
                 token: file_support::token(&next),
                 proof: "".into(),

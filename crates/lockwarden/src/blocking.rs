@@ -113,6 +113,11 @@ impl Warden {
         Lock { inner: self.inner.lock(name), thread: self.thread.clone() }
     }
 
+    /// As [`crate::Warden::lock_all`].
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        Lock { inner: self.inner.lock_all(names), thread: self.thread.clone() }
+    }
+
     /// As [`crate::Warden::show`].
     ///
     /// # Errors

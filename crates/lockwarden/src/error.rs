@@ -179,7 +179,9 @@ impl fmt::Display for Told<'_> {
         }
         match &refusal.holder {
             Some(holder) => write!(f, "{}", describe(holder)),
-            None => f.write_str("others were first"),
+            None => {
+                f.write_str("it is kept for others, who asked for several locks at once before")
+            }
         }
     }
 }

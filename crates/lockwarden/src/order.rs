@@ -136,15 +136,15 @@ impl OrderWatch {
         self.0.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An owner asks for a lock.
+    /// An owner asks for these locks, each a class and a name. Several at once have no order among themselves: it
+    /// holds none of them while it waits.
     pub(crate) fn asked(
         &self,
         owner: &Arc<str>,
-        class: &str,
-        name: &str,
+        locks: &[(&str, &str)],
         at: &'static Location<'static>,
     ) -> Hold {
-        let (id, disagreements) = self.orders().asked(owner, class, name, at);
+        let (id, disagreements) = self.orders().asked(owner, locks, at);
         disagreements.iter().for_each(|disagreement| (self.0.tell)(disagreement));
         Hold { watch: self.clone(), owner: owner.clone(), id }
     }
@@ -172,12 +172,33 @@ impl Orders {
     fn asked(
         &mut self,
         owner: &Arc<str>,
+        locks: &[(&str, &str)],
+        at: &'static Location<'static>,
+    ) -> (u64, Vec<Disagreement>) {
+        let steps: Vec<Step> =
+            locks.iter().flat_map(|(class, name)| self.steps_to(owner, class, name, at)).collect();
+        let disagreements = steps.into_iter().filter_map(|now| self.stepped(now)).collect();
+        self.last_id += 1;
+        let id = self.last_id;
+        let taken = |(class, name): &(&str, &str)| Taken {
+            id,
+            class: (*class).into(),
+            name: (*name).into(),
+            at,
+        };
+        self.held.entry(owner.clone()).or_default().extend(locks.iter().map(taken));
+        (id, disagreements)
+    }
+
+    /// The steps from what the owner holds to this lock.
+    fn steps_to(
+        &self,
+        owner: &str,
         class: &str,
         name: &str,
         at: &'static Location<'static>,
-    ) -> (u64, Vec<Disagreement>) {
+    ) -> Vec<Step> {
         let (class, name): (Arc<str>, Arc<str>) = (class.into(), name.into());
-        let mut disagreements = Vec::new();
         // What the whole holds, its part goes through with.
         let held: Vec<_> =
             deadlock::wholes(owner).filter_map(|owner| self.held.get(&owner)).flatten().collect();
@@ -194,22 +215,22 @@ impl Orders {
             };
             steps.push(Step { held, held_at: taken.at, asked, asked_at: at });
         }
-        for now in steps {
-            let pair = (now.held.clone(), now.asked.clone());
-            if !self.told.contains(&pair)
-                && let Some(before) = self.way(&now.asked, &now.held)
-            {
-                self.told.insert((pair.1.clone(), pair.0.clone()));
-                self.told.insert(pair);
-                disagreements.push(Disagreement { now: now.clone(), before });
-            }
-            let steps = self.steps.entry(now.held.clone()).or_default();
-            steps.entry(now.asked.clone()).or_insert(now);
-        }
-        self.last_id += 1;
-        let taken = Taken { id: self.last_id, class, name, at };
-        self.held.entry(owner.clone()).or_default().push(taken);
-        (self.last_id, disagreements)
+        steps
+    }
+
+    /// A step was taken: does it disagree with those of before?
+    fn stepped(&mut self, now: Step) -> Option<Disagreement> {
+        let pair = (now.held.clone(), now.asked.clone());
+        let before = match self.told.contains(&pair) {
+            true => None,
+            false => self.way(&now.asked, &now.held),
+        };
+        let steps = self.steps.entry(now.held.clone()).or_default();
+        steps.entry(now.asked.clone()).or_insert_with(|| now.clone());
+        let before = before?;
+        self.told.insert((pair.1.clone(), pair.0.clone()));
+        self.told.insert(pair);
+        Some(Disagreement { now, before })
     }
 
     /// The shortest way of steps from one class to another.
@@ -256,7 +277,7 @@ mod tests {
                     continue;
                 }
                 let class = word.split(':').next().unwrap();
-                held.push(watch.asked(&owner, class, word, Location::caller()));
+                held.push(watch.asked(&owner, &[(class, word)], Location::caller()));
             }
         }
         assert!(watch.orders().held.is_empty());
@@ -302,7 +323,7 @@ mod tests {
         let watch = OrderWatch::telling(|it| panic!("{it}"));
         let [whole, part] = ["a".into(), "a/b".into()];
         let take =
-            |owner: &Arc<str>, name: &str| watch.asked(owner, name, name, Location::caller());
+            |owner: &Arc<str>, name: &str| watch.asked(owner, &[(name, name)], Location::caller());
         let held = take(&whole, "x");
         drop(take(&part, "y"));
         drop(held);

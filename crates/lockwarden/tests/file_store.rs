@@ -52,7 +52,12 @@ async fn commands_may_come_twice() {
     assert_eq!(a.take("job", "ta").await, fence);
     b.queue("job", "tb").await;
     assert_eq!(b.queue("job", "tb").await.position, Some(0));
-    let cancel = Command::Cancel { name: name("job"), token: token("tb"), proof: "".into() };
+    let cancel = Command::Cancel {
+        also: Default::default(),
+        name: name("job"),
+        token: token("tb"),
+        proof: "".into(),
+    };
     assert_eq!(b.call(cancel.clone()).await, Reply::Cancelled { released: false });
     assert_eq!(b.call(cancel).await, Reply::Cancelled { released: false });
     assert_eq!(a.call(renew("job", "ta")).await, Reply::Renewed { lease_ms: 30_000 });

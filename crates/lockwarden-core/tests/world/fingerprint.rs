@@ -129,7 +129,7 @@ fn reply(reply: &Reply, to: &mut Normal) {
         Reply::Refused(refusal) => {
             let guard_ms = match refusal.reason {
                 Reason::Guard { guard_ms } => guard_ms,
-                Reason::Held => 0,
+                Reason::Held | Reason::Kept => 0,
             };
             let ttl_ms = refusal.holder.as_ref().and_then(|holder| holder.ttl_ms);
             to.mix(guard_ms);

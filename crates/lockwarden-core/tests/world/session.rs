@@ -365,7 +365,7 @@ impl Session {
         }
         let ttl_ms = refusal.holder.as_ref().and_then(|holder| holder.ttl_ms);
         let free_ms = match refusal.reason {
-            Reason::Held => ttl_ms,
+            Reason::Held | Reason::Kept => ttl_ms,
             Reason::Guard { guard_ms } => Some(guard_ms),
         };
         let (margin_ms, most_ms) = match refusal.position {
@@ -434,7 +434,7 @@ impl Session {
     fn disown(&mut self, now_us: u64, name: &Name, token: &Token) {
         if self.rules.on(16) {
             let (name, token) = (name.clone(), token.clone());
-            self.send(now_us, 0, Command::Release { name, token });
+            self.send(now_us, 0, Command::Release { name, also: Default::default(), token });
         }
     }
 
@@ -468,6 +468,7 @@ impl Session {
             Patience::Endless => Wait::Forever,
         };
         let command = Command::Acquire(Acquire {
+            also: Default::default(),
             name: name.clone(),
             token: token.clone(),
             proof: "".into(),
@@ -499,9 +500,9 @@ impl Session {
     fn send_ending(&mut self, now_us: u64, owner: usize) {
         let Owner::Ending { name, token, cancel, .. } = self.owners[owner].clone() else { return };
         let command = if cancel {
-            Command::Cancel { name, token, proof: "".into() }
+            Command::Cancel { also: Default::default(), name, token, proof: "".into() }
         } else {
-            Command::Release { name, token }
+            Command::Release { name, also: Default::default(), token }
         };
         self.send(now_us, 0, command);
     }
@@ -527,7 +528,12 @@ impl Session {
     }
 
     fn renewal(&self, name: &Name, token: &Token, lease_ms: u64) -> Command {
-        Command::Renew(Renew { name: name.clone(), token: token.clone(), lease_ms })
+        Command::Renew(Renew {
+            also: Default::default(),
+            name: name.clone(),
+            token: token.clone(),
+            lease_ms,
+        })
     }
 
     fn new_handle(&mut self) -> HandleId {

@@ -173,14 +173,16 @@ impl State {
                 } else {
                     acquisition.phase = Phase::Queued;
                     wait.position = refusal.position;
-                    let name = acquisition.ask.name.clone();
+                    let names: Vec<Name> = acquisition.ask.names().cloned().collect();
                     self.line_up(id);
-                    self.watching.holder(&name, refusal.holder.as_ref());
+                    for (number, name) in names.iter().enumerate() {
+                        self.watching.holder(name, refusal.holder_of(number));
+                    }
                     self.plan_recheck(now_us, id, &refusal);
                 }
             }
             Ok(Reply::Deadlock(cycle)) => {
-                let name = acquisition.ask.name.clone();
+                let name = cycle.first().map_or(&acquisition.ask.name, |step| &step.name).clone();
                 self.fail(id, Error::Deadlock { name, cycle });
             }
             Ok(Reply::Guarded { guard_ms, .. }) => {
@@ -225,19 +227,29 @@ impl State {
     /// taken over first, once.
     pub(super) fn refused(&mut self, id: HandleId, refusal: Refusal) {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
-        let name = acquisition.ask.name.clone();
         if let Some(wait) = &mut acquisition.wait
             && !std::mem::replace(&mut wait.took_over, true)
-            && let Some(holder) = refusal.holder.as_ref()
-            && let Some(session) = self.watching.died(holder)
         {
-            let token = holder.token.clone();
-            let command = Command::Revoke { name, token, session: Some(session), delayed: false };
-            self.push(Purpose::TakeOver(command, Some(id)));
-            return;
+            let dead: Vec<Command> = refusal
+                .holders()
+                .filter_map(|(number, holder)| {
+                    let session = Some(self.watching.died(holder)?);
+                    let name = acquisition.ask.name_at(number).clone();
+                    let token = holder.token.clone();
+                    Some(Command::Revoke { name, token, session, delayed: false })
+                })
+                .collect();
+            if let Some((last, before)) = dead.split_last() {
+                for command in before {
+                    self.push(Purpose::TakeOver(command.clone(), None));
+                }
+                // Asked again behind the last of them.
+                return self.push(Purpose::TakeOver(last.clone(), Some(id)));
+            }
         }
+        let name = acquisition.ask.name_at(refusal.at).clone();
         let error = match refusal.reason {
-            Reason::Held => Error::Busy { name, told: Some(Box::new(refusal)) },
+            Reason::Held | Reason::Kept => Error::Busy { name, told: Some(Box::new(refusal)) },
             Reason::Guard { guard_ms } => {
                 Error::Guarded { name, left: Duration::from_millis(guard_ms) }
             }
@@ -379,8 +391,9 @@ impl State {
         }
         let Some(wait) = &mut acquisition.wait else { return };
         wait.position = Some(0);
-        let reason = Reason::Held;
-        let refusal = Refusal { reason, holder: holder.clone(), position: Some(0) };
+        let at = acquisition.ask.names().position(|it| it == name).unwrap_or_default();
+        let (reason, others, position) = (Reason::Held, Vec::new(), Some(0));
+        let refusal = Refusal { reason, at, holder: holder.clone(), others, position };
         wait.told = Waiting { told: Some(refusal.clone()), trouble: None };
         wait.report();
         self.line_up(id);

@@ -25,6 +25,8 @@ pub struct Guard {
     /// This guard's own part in it.
     entry: HandleId,
     name: Name,
+    /// The others, where several are held together.
+    also: Arc<[Name]>,
     token: Token,
     fence: u64,
     drop_in: bool,
@@ -37,18 +39,23 @@ impl Guard {
     pub(super) fn new(
         shared: Arc<Shared>,
         entry: HandleId,
-        name: Name,
+        (name, also): (Name, Arc<[Name]>),
         grant: Grant,
         drop_in: bool,
     ) -> Guard {
         let Grant { id, token, fence } = grant;
-        Guard { shared, id, entry, name, token, fence, drop_in, released: false, order: None }
+        Guard { shared, id, entry, name, also, token, fence, drop_in, released: false, order: None }
     }
 
-    /// The lock's name.
+    /// The lock's name; of several the first.
     #[must_use]
     pub fn name(&self) -> &Name {
         &self.name
+    }
+
+    /// The names of all locks that are held by this guard, in order (see [`super::Warden::lock_all`]).
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        std::iter::once(&self.name).chain(&*self.also)
     }
 
     /// The value that proves this acquisition.

@@ -8,10 +8,11 @@ use lockwarden_core::{
     keeper::{HandleId, Keeping},
     limits, name,
 };
-use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
-/// How one lock is to be acquired. Made by [`super::Warden::lock`]; may be used again.
+/// How one lock, or several at once, are to be acquired. Made by [`super::Warden::lock`] and
+/// [`super::Warden::lock_all`]; may be used again.
 ///
 /// | option | default | range |
 /// |---|---|---|
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
     shared: Arc<Shared>,
-    name: String,
+    names: Vec<String>,
     wait: Result<Wait, Duration>,
     lease: Duration,
     grace: Duration,
@@ -38,10 +39,10 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(super) fn new(shared: Arc<Shared>, name: &str) -> Lock {
+    pub(super) fn new(shared: Arc<Shared>, names: Vec<String>) -> Lock {
         Lock {
             shared,
-            name: name.to_owned(),
+            names,
             wait: Ok(Wait::Forever),
             lease: Duration::from_millis(limits::DEFAULT_LEASE_MS),
             grace: Duration::from_millis(limits::DEFAULT_GRACE_MS),
@@ -217,7 +218,7 @@ impl Lock {
     async fn acquire_once(&self, site: &'static Location<'static>) -> Result<(Guard, bool), Error> {
         let (ask, keeping) = self.ask()?;
         let order = self.watch_order(&ask, site);
-        let name = ask.name.clone();
+        let (name, also) = (ask.name.clone(), ask.also.clone());
         let (id, answer) =
             self.shared.request(|inbox| inbox.begin(ask, keeping, self.report.clone()))??;
         let unfinished = Unfinished { shared: &self.shared, id };
@@ -225,26 +226,53 @@ impl Lock {
         std::mem::forget(unfinished);
         let grant = result.map_err(|_| Error::Closed)??;
         let again = grant.id != id;
-        let mut guard = Guard::new(self.shared.clone(), id, name, grant, self.drop_in.is_some());
+        let drop_in = self.drop_in.is_some();
+        let mut guard = Guard::new(self.shared.clone(), id, (name, also), grant, drop_in);
         guard.order = order.map(Box::new);
         Ok((guard, again))
     }
 
-    fn watch_order(&self, ask: &Acquire, site: &'static Location<'static>) -> Option<Hold> {
+    fn watch_order<'a>(
+        &'a self,
+        ask: &'a Acquire,
+        site: &'static Location<'static>,
+    ) -> Option<Hold> {
         let watch = self.shared.order_watch.as_ref()?;
-        let (owner, name) = (&ask.party.owner, ask.name.as_str());
-        let class = self.class.as_deref().unwrap_or(name);
-        (!owner.is_empty()).then(|| watch.asked(owner, class, name, site))
+        let owner = &ask.party.owner;
+        let lock = |name: &'a Name| (self.class.as_deref().unwrap_or(name.as_str()), name.as_str());
+        let locks: Vec<_> = ask.names().map(lock).collect();
+        (!owner.is_empty()).then(|| watch.asked(owner, &locks, site))
     }
 
     fn least_lease_ms(&self) -> u64 {
         least_lease_ms(self.drop_in.is_some())
     }
 
+    /// The names, each once and in order, so that whoever asks for the same ones asks for the same.
+    fn names(&self) -> Result<(Name, Arc<[Name]>), Error> {
+        let most = limits::MOST_NAMES;
+        let names: Result<BTreeSet<Name>, _> = self.names.iter().map(|it| Name::new(it)).collect();
+        let mut names = names?;
+        if names.len() > most {
+            let text =
+                format!("{} locks were asked for at once: at most {most} may be", names.len());
+            return Err(Error::Invalid(text));
+        }
+        let Some(first) = names.pop_first() else {
+            return Err(Error::Invalid("no lock was named: at least one must be".into()));
+        };
+        Ok((first, names.into_iter().collect()))
+    }
+
     /// Checks all values.
     fn ask(&self) -> Result<(Acquire, Keeping), Error> {
-        let name = Name::new(&self.name)?;
+        let (name, also) = self.names()?;
         let (token, proof) = match &self.drop_in {
+            Some(_) if !also.is_empty() => {
+                let rule = "a drop-in value is that of one lock, and";
+                let text = format!("{rule} {} were asked for at once", 1 + also.len());
+                return Err(Error::Invalid(text));
+            }
             None => (random::token()?, Arc::default()),
             Some(value) => (Token::new(value)?, random::text()?.into()),
         };
@@ -270,7 +298,7 @@ impl Lock {
         let most = most_ms.and_then(NonZeroU64::new);
         let keeping = Keeping { lease_ms, grace_ms, renew: self.renew, most_ms: most };
         let lease_ms = lease_ms.min(most_ms.unwrap_or(lease_ms));
-        let ask = Acquire { name, token, proof, wait, lease_ms, grace_ms, floor, party };
+        let ask = Acquire { name, also, token, proof, wait, lease_ms, grace_ms, floor, party };
         Ok((ask, keeping))
     }
 }

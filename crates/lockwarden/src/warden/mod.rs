@@ -197,7 +197,28 @@ impl Warden {
 
     /// A lock by its name. Nothing is checked or sent before it is acquired.
     pub fn lock(&self, name: &str) -> Lock {
-        Lock::new(self.shared.clone(), name)
+        Lock::new(self.shared.clone(), vec![name.to_owned()])
+    }
+
+    /// Several locks at once, 1,000 at most: they are granted together and released together, with one guard and one
+    /// fence. While it waits it holds none of them, so that no order has to be kept. A name that comes twice is one.
+    /// If one of them is lost, all are: what is left is released with the guard.
+    ///
+    /// Others may take a free lock of these while the rest is not free; but for the request that has waited for
+    /// longest what is free is kept, so that it does not starve (R29).
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let order = warden.lock_all(["user:7", "stock:12", "coupon:3"]).acquire().await?;
+    /// assert!(order.check());
+    /// assert_eq!(order.names().count(), 3);
+    /// order.release().await?;
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        let names = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        Lock::new(self.shared.clone(), names)
     }
 
     /// What stands about a name: its holder and its queue.

@@ -12,7 +12,7 @@ use lockwarden_core::{
     command::{self, Renew},
     keeper::HandleId,
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 use tokio::sync::oneshot;
 
 /// What a command on its way is for.
@@ -230,19 +230,22 @@ impl State {
                     return None;
                 }
                 let (name, token) = (acquisition.ask.name.clone(), acquisition.ask.token.clone());
-                Some(Command::Renew(Renew { name, token, lease_ms: *lease_ms }))
+                let also = acquisition.ask.also.clone();
+                Some(Command::Renew(Renew { name, also, token, lease_ms: *lease_ms }))
             }
             Purpose::Leave(id) => {
                 let acquisition = self.acquisitions.get(id)?;
-                let (name, token) = (acquisition.ask.name.clone(), acquisition.ask.token.clone());
+                let ask = &acquisition.ask;
+                let (name, also, token) = (ask.name.clone(), ask.also.clone(), ask.token.clone());
                 Some(if acquisition.leaving.as_ref()?.release {
-                    Command::Release { name, token }
+                    Command::Release { name, also, token }
                 } else {
-                    Command::Cancel { name, token, proof: acquisition.ask.proof.clone() }
+                    Command::Cancel { name, also, token, proof: ask.proof.clone() }
                 })
             }
             Purpose::Disown(name, token) => {
-                Some(Command::Release { name: name.clone(), token: token.clone() })
+                let (name, also, token) = (name.clone(), Arc::default(), token.clone());
+                Some(Command::Release { name, also, token })
             }
             // Whoever asked has given up: what was to change must not change later.
             Purpose::Ask(_, reply) if reply.is_closed() => None,

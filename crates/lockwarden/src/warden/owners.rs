@@ -27,19 +27,30 @@ pub(super) enum Left {
 }
 
 impl Owners {
-    /// The owner holds this lock by that acquisition, with one guard so far.
-    pub(super) fn acquired(&mut self, owner: &Arc<str>, name: &Name, id: HandleId) {
-        self.held.insert((owner.clone(), name.clone()), id);
+    /// The owner holds these locks by that acquisition, with one guard so far.
+    pub(super) fn acquired<'a>(
+        &mut self,
+        owner: &Arc<str>,
+        names: impl Iterator<Item = &'a Name>,
+        id: HandleId,
+    ) {
+        self.held.extend(names.map(|name| ((owner.clone(), name.clone()), id)));
         self.entries.insert(id, id);
         self.counts.insert(id, 1);
     }
 
-    /// By which acquisition the owner holds this lock.
-    pub(super) fn held(&self, owner: &Arc<str>, name: &Name) -> Option<HandleId> {
+    /// By which one acquisition the owner holds all these locks.
+    pub(super) fn held<'a>(
+        &self,
+        owner: &Arc<str>,
+        mut names: impl Iterator<Item = &'a Name>,
+    ) -> Option<HandleId> {
         if self.held.is_empty() {
             return None;
         }
-        self.held.get(&(owner.clone(), name.clone())).copied()
+        let mut id_of = |name: &Name| self.held.get(&(owner.clone(), name.clone())).copied();
+        let id = names.next().and_then(&mut id_of)?;
+        names.all(|name| id_of(name) == Some(id)).then_some(id)
     }
 
     /// One guard more of an acquisition; false: there are too many.
@@ -62,15 +73,22 @@ impl Owners {
     }
 
     /// An acquisition is over, whatever guards it still has.
-    pub(super) fn ended(&mut self, owner: &Arc<str>, name: &Name, id: HandleId) {
+    pub(super) fn ended<'a>(
+        &mut self,
+        owner: &Arc<str>,
+        names: impl Iterator<Item = &'a Name>,
+        id: HandleId,
+    ) {
         let Some(left) = self.counts.remove(&id) else { return };
         // Seldom: the guards go before their acquisition does.
         if left > 0 {
             self.entries.retain(|_, of| *of != id);
         }
-        let key = (owner.clone(), name.clone());
-        if self.held.get(&key) == Some(&id) {
-            self.held.remove(&key);
+        for name in names {
+            let key = (owner.clone(), name.clone());
+            if self.held.get(&key) == Some(&id) {
+                self.held.remove(&key);
+            }
         }
     }
 }

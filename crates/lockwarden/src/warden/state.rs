@@ -175,7 +175,7 @@ impl State {
     /// Where the owner holds the lock already, one guard more of the same acquisition. One that was lost is no
     /// help: then the lock is acquired anew, and the store, which may have it still, is told first.
     fn enter(&mut self, entry: HandleId, ask: &command::Acquire) -> Option<Result<Grant, Error>> {
-        let id = self.owners.held(&ask.party.owner, &ask.name)?;
+        let id = self.owners.held(&ask.party.owner, ask.names())?;
         let acquisition = self.acquisitions.get(&id)?;
         if acquisition.phase != Phase::Held || !ask.proof.is_empty() {
             return None;
@@ -183,7 +183,9 @@ impl State {
         let (token, fence) = (acquisition.ask.token.clone(), acquisition.fence);
         // Deadlines decide, not timers: the machine may have slept (R20).
         if matches!(self.keeper.state_at(id, clock::now_us()), Some(Belief::Lost(_))) {
-            self.push(Purpose::Disown(ask.name.clone(), token));
+            for name in ask.names() {
+                self.push(Purpose::Disown(name.clone(), token.clone()));
+            }
             return None;
         }
         if ask.floor >= fence {
@@ -394,7 +396,7 @@ impl State {
         let (ask, fence) = (&acquisition.ask, acquisition.fence);
         let token = ask.token.clone();
         if !ask.party.owner.is_empty() && ask.proof.is_empty() {
-            self.owners.acquired(&ask.party.owner, &ask.name, id);
+            self.owners.acquired(&ask.party.owner, ask.names(), id);
         }
         self.floor = self.floor.max(fence);
         self.finish(id, Ok(Grant { id, token, fence }));
@@ -421,33 +423,47 @@ impl State {
     /// The store has queued a waiter: it stands in our own line of the name, too.
     pub(super) fn line_up(&mut self, id: HandleId) {
         let Some(acquisition) = self.acquisitions.get(&id) else { return };
-        match self.waiting.get_mut(&acquisition.ask.name) {
-            Some(ours) => drop(ours.insert(id)),
-            None => drop(self.waiting.insert(acquisition.ask.name.clone(), BTreeSet::from([id]))),
+        for name in acquisition.ask.names() {
+            match self.waiting.get_mut(name) {
+                Some(ours) => drop(ours.insert(id)),
+                None => drop(self.waiting.insert(name.clone(), BTreeSet::from([id]))),
+            }
         }
     }
 
-    /// Takes a waiter out of its line, and has the next of ours look after the lock.
+    /// Is it the first of ours that waits for one of its locks?
+    pub(super) fn is_front(&self, id: HandleId, ask: &command::Acquire) -> bool {
+        ask.names().any(|name| self.waiting.get(name).and_then(BTreeSet::first) == Some(&id))
+    }
+
+    /// Takes a waiter out of its lines, and has the next of ours look after each lock.
     pub(super) fn stop_waiting(&mut self, id: HandleId) {
         if self.waiting.is_empty() {
             return;
         }
         let Some(acquisition) = self.acquisitions.get(&id) else { return };
-        let name = acquisition.ask.name.clone();
-        let Some(ours) = self.waiting.get_mut(&name) else { return };
+        let names: Vec<Name> = acquisition.ask.names().cloned().collect();
+        for name in &names {
+            self.leave_line(id, name);
+        }
+    }
+
+    fn leave_line(&mut self, id: HandleId, name: &Name) {
+        let Some(ours) = self.waiting.get_mut(name) else { return };
         let was_first = ours.first() == Some(&id);
         if !ours.remove(&id) {
             return;
         }
         let Some(&next) = ours.first() else {
-            self.waiting.remove(&name);
-            self.watching.holder(&name, None);
+            self.waiting.remove(name);
+            self.watching.holder(name, None);
             return;
         };
         if was_first {
             let position = self.acquisitions.get(&next).and_then(|it| it.wait.as_ref()?.position);
-            let refusal =
-                Refusal { reason: Reason::Held, holder: None, position: position.or(Some(2)) };
+            let position = position.or(Some(2));
+            let (reason, others) = (Reason::Held, Vec::new());
+            let refusal = Refusal { reason, at: 0, holder: None, others, position };
             self.plan_recheck(clock::now_us(), next, &refusal);
         }
     }
@@ -476,7 +492,7 @@ impl State {
         };
         self.acquisitions_sent -= usize::from(was_sent);
         self.timers.remove(&(timer_us, id));
-        self.owners.ended(&ask.party.owner, &ask.name, id);
+        self.owners.ended(&ask.party.owner, ask.names(), id);
         if ask.proof.is_empty() {
             self.ids.remove(&ask.token);
             return;

@@ -12,7 +12,6 @@ use lockwarden_core::{
     keeper::{Action, HandleId, Loss, Mend},
     limits::W_MS,
 };
-use std::collections::BTreeSet;
 
 /// The pause before a command that met passing trouble is sent again.
 pub(super) const RETRY_US: u64 = 100_000;
@@ -72,11 +71,10 @@ impl State {
     /// does: the others' turn comes through it.
     pub(super) fn plan_recheck(&mut self, now_us: u64, id: HandleId, refusal: &Refusal) {
         let Some(acquisition) = self.acquisitions.get(&id) else { return };
-        let ours = self.waiting.get(&acquisition.ask.name);
         // The front of ours, and whoever looks after the holder by the store's order: the two differ
         // where commands were sent again.
         let looks_after = matches!(refusal.position, Some(0 | 1));
-        if !looks_after && ours.and_then(BTreeSet::first) != Some(&id) {
+        if !looks_after && !self.is_front(id, &acquisition.ask) {
             // One that has an owner does look again: for deadlocks, and so that others find it in theirs (R37).
             let has_owner = !acquisition.ask.party.owner.is_empty();
             let after_us = (OTHER_RECHECK_MS - random::below(OTHER_RECHECK_MS / 2)) * 1_000;
@@ -143,15 +141,14 @@ impl State {
         }
         let Some(wait) = &mut acquisition.wait else { return };
         if wait.deadline_us.is_some_and(|at_us| now_us >= at_us) {
-            let name = acquisition.ask.name.clone();
+            let told = wait.told.told.take();
+            let name = acquisition.ask.name_at(told.as_ref().map_or(0, |told| told.at)).clone();
             let waited = std::time::Duration::from_micros(now_us - wait.began_us);
             let trouble = wait.told.trouble.take().or_else(|| self.down.clone());
             let error = match (trouble, acquisition.ask.wait) {
                 (Some(error), _) => Error::Store(error),
                 (None, command::Wait::No) => Error::Store(self.no_answer()),
-                (None, _) => {
-                    Error::TimedOut { name, waited, told: wait.told.told.take().map(Box::new) }
-                }
+                (None, _) => Error::TimedOut { name, waited, told: told.map(Box::new) },
             };
             self.fail(id, error);
         } else {

@@ -174,6 +174,7 @@ impl Session {
 
 pub fn acquire(of: &str, with: &str, wait: Wait) -> Command {
     Command::Acquire(Acquire {
+        also: Default::default(),
         name: name(of),
         token: token(with),
         proof: "".into(),
@@ -191,11 +192,16 @@ pub fn acquire(of: &str, with: &str, wait: Wait) -> Command {
 }
 
 pub fn release(of: &str, with: &str) -> Command {
-    Command::Release { name: name(of), token: token(with) }
+    Command::Release { also: Default::default(), name: name(of), token: token(with) }
 }
 
 pub fn renew(of: &str, with: &str) -> Command {
-    Command::Renew(Renew { name: name(of), token: token(with), lease_ms: 30_000 })
+    Command::Renew(Renew {
+        also: Default::default(),
+        name: name(of),
+        token: token(with),
+        lease_ms: 30_000,
+    })
 }
 
 /// Another process with a session, that does what it is told: one word a line in, one line out.

@@ -298,6 +298,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                 Whose::Part => ["B/part/1", "C/part/1", "A/part/1"][who],
             };
             Command::Acquire(Acquire {
+                also: Default::default(),
                 name: lock(at),
                 token: by(it),
                 proof: proof(has_proof),
@@ -313,13 +314,21 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                 party: party_of(owner, SESSIONS[who]),
             })
         }
-        Ask::Renew { lock: at, by: it, lease_ms } => {
-            Command::Renew(Renew { name: lock(at), token: by(it), lease_ms })
+        Ask::Renew { lock: at, by: it, lease_ms } => Command::Renew(Renew {
+            also: Default::default(),
+            name: lock(at),
+            token: by(it),
+            lease_ms,
+        }),
+        Ask::Release { lock: at, by: it } => {
+            Command::Release { also: Default::default(), name: lock(at), token: by(it) }
         }
-        Ask::Release { lock: at, by: it } => Command::Release { name: lock(at), token: by(it) },
-        Ask::Cancel { lock: at, by: it, proof: has_proof } => {
-            Command::Cancel { name: lock(at), token: by(it), proof: proof(has_proof) }
-        }
+        Ask::Cancel { lock: at, by: it, proof: has_proof } => Command::Cancel {
+            also: Default::default(),
+            name: lock(at),
+            token: by(it),
+            proof: proof(has_proof),
+        },
         Ask::Revoke { lock: at, by: it, session, delayed } => Command::Revoke {
             name: lock(at),
             token: by(it),

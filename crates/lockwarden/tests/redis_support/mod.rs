@@ -261,6 +261,7 @@ pub fn party_of(owner: &str, label: &str) -> Arc<Party> {
 /// An acquire with usual terms.
 pub fn acquire(lock: &str, by: &str, wait: Wait) -> Command {
     Command::Acquire(Acquire {
+        also: Default::default(),
         name: name(lock),
         token: token(by),
         proof: "".into(),
@@ -273,15 +274,20 @@ pub fn acquire(lock: &str, by: &str, wait: Wait) -> Command {
 }
 
 pub fn release(lock: &str, by: &str) -> Command {
-    Command::Release { name: name(lock), token: token(by) }
+    Command::Release { also: Default::default(), name: name(lock), token: token(by) }
 }
 
 pub fn renew(lock: &str, by: &str, lease_ms: u64) -> Command {
-    Command::Renew(Renew { name: name(lock), token: token(by), lease_ms })
+    Command::Renew(Renew { also: Default::default(), name: name(lock), token: token(by), lease_ms })
 }
 
 pub fn cancel(lock: &str, by: &str) -> Command {
-    Command::Cancel { name: name(lock), token: token(by), proof: "".into() }
+    Command::Cancel {
+        also: Default::default(),
+        name: name(lock),
+        token: token(by),
+        proof: "".into(),
+    }
 }
 
 pub fn revoke(lock: &str, by: &str, delayed: bool) -> Command {

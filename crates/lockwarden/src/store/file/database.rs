@@ -25,7 +25,7 @@ use std::{
 
 /// The number of what stands in the database. A higher number is refused, and nothing changed; so is a lower
 /// one while somebody uses the store, else the database is made anew: what no living session holds is free.
-pub(super) const SCHEMA: i64 = 4;
+pub(super) const SCHEMA: i64 = 5;
 /// Pages in the log before they are written back: few, because the first process to open the
 /// database after a pause reads the whole log. Nothing waits for a disk either way.
 const CHECKPOINT_PAGES: u32 = 64;
@@ -53,6 +53,13 @@ CREATE TABLE waits (
     until_us INTEGER NOT NULL,
     PRIMARY KEY (owner, name, token)
 ) WITHOUT ROWID;
+CREATE TABLE requests (
+    token BLOB PRIMARY KEY,
+    since_us INTEGER NOT NULL,
+    ends_us INTEGER NOT NULL,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX requests_by_age ON requests (since_us, token);
 CREATE TABLE inbox (
     session TEXT NOT NULL,
     number INTEGER NOT NULL,

@@ -84,6 +84,7 @@ impl Database {
         };
         self.execute("DELETE FROM locks", [])?;
         self.execute("DELETE FROM waits", [])?;
+        self.execute("DELETE FROM requests", [])?;
         self.execute("DELETE FROM inbox", [])?;
         let start_us = wall_us().max(fence);
         let clock_us = to_sql(start_us) - to_sql(boot_us());

@@ -11,7 +11,7 @@ use lockwarden_core::{
     Epoch, Message, Name, Run, SessionId, Token,
     command::{HolderView, RecordView},
     party::{Party, Process},
-    table::{Key, Lock, Record, Ticket},
+    table::{Key, Lock, Record, Request, Ticket},
 };
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -67,6 +67,36 @@ pub(super) fn lock_ends_us(lock: &Lock) -> Option<u64> {
         None => 0,
     };
     Some(key.max(lock.queue_expires_us).max(lock.asked.as_ref().map_or(0, |(_, until)| *until)))
+}
+
+/// A request for several names as bytes.
+pub(super) fn request_to_bytes(request: &Request) -> Vec<u8> {
+    let Request { token, session, names, deadline_us, since_us, expires_us, party } = request;
+    let mut out = Writer::default();
+    out.token(token);
+    out.session(session);
+    out.number(names.len() as u64);
+    names.iter().for_each(|name| out.text(name.as_str()));
+    out.option(deadline_us.as_ref(), |out, at| out.number(*at));
+    out.number(*since_us);
+    out.number(*expires_us);
+    out.party(party);
+    out.bytes
+}
+
+/// The request that [`request_to_bytes`] wrote.
+pub(super) fn request_from_bytes(bytes: &[u8]) -> Read<Request> {
+    let mut input = Reader::new(bytes);
+    let (token, session) = (input.token()?, input.session()?);
+    let count = input.count()?;
+    let name = |input: &mut Reader<'_>| Name::new(input.text()?).map_err(|_| Damaged);
+    let names: Vec<Name> = (0..count).map(|_| name(&mut input)).collect::<Read<_>>()?;
+    // A request has one, and so has all that looks at it.
+    let names = if names.is_empty() { return Err(Damaged) } else { names.into() };
+    let deadline_us = input.option(Reader::number)?;
+    let (since_us, expires_us, party) = (input.number()?, input.number()?, input.party()?);
+    input.end()?;
+    Ok(Request { token, session, names, deadline_us, since_us, expires_us, party })
 }
 
 const GRANT: u64 = 1;
@@ -247,6 +277,7 @@ impl Writer {
             floor,
             deadline_us,
             since_us,
+            several,
             party,
         } = ticket;
         self.token(token);
@@ -257,6 +288,7 @@ impl Writer {
         self.number(*floor);
         self.option(deadline_us.as_ref(), |out, at| out.number(*at));
         self.number(*since_us);
+        self.number(u64::from(*several));
         self.party(party);
     }
 
@@ -407,6 +439,7 @@ impl<'a> Reader<'a> {
             floor: self.number()?,
             deadline_us: self.option(Reader::number)?,
             since_us: self.number()?,
+            several: self.flag()?,
             party: self.party()?,
         })
     }

@@ -10,9 +10,9 @@ use super::{
 use crate::{error::Trouble, store::Call};
 use lockwarden_core::{
     Epoch, Message, Name, Reply, Rules, SessionId, Token,
-    deadlock::{Others, Place, Places, WaitChange},
+    deadlock::{Place, Places, WaitChange},
     limits::MOST_PLACES,
-    table::{Context, Effects, Lock, Messages, beat, enter, step},
+    table::{Context, Effects, Lock, Locks, Messages, Request, enter, step},
 };
 use std::{
     cell::RefCell,
@@ -144,23 +144,48 @@ fn read_lock(database: &Database, key: &[u8]) -> Result<(Option<Vec<u8>>, Lock),
     Ok((stored, lock))
 }
 
-/// The rest of the table, for a command that follows waits. A failure ends the transaction.
-struct Elsewhere<'a> {
+/// The locks that a command looks at, as they stand in the database; what it changes is written when it is done. A
+/// failure ends the transaction.
+struct Opened<'a> {
     database: &'a Database,
-    failure: RefCell<Option<Failure>>,
+    /// With the bytes of their rows.
+    locks: BTreeMap<Name, (Option<Vec<u8>>, Lock)>,
+    failure: Option<Failure>,
 }
 
-impl Elsewhere<'_> {
-    fn found<T>(&self, result: Result<Option<T>, Failure>) -> Option<T> {
+impl Opened<'_> {
+    fn found<T>(&mut self, result: Result<Option<T>, Failure>) -> Option<T> {
         result.unwrap_or_else(|failure| {
-            *self.failure.borrow_mut() = Some(failure);
+            self.failure = Some(failure);
             None
         })
     }
+
+    /// The first of these requests.
+    fn first_request(&mut self, sql: &str, parameters: impl rusqlite::Params) -> Option<Request> {
+        let row = self.database.row(sql, parameters, |row| row.get::<_, Vec<u8>>(0));
+        let bytes = self.found(row)?;
+        let request = row::request_from_bytes(&bytes);
+        self.found(request.map(Some).map_err(|_| damaged(self.database, "a request")))
+    }
+
+    fn change(&mut self, sql: &str, parameters: impl rusqlite::Params) {
+        let done = self.database.execute(sql, parameters);
+        self.found(done.map(|_| None::<()>));
+    }
 }
 
-impl Others for Elsewhere<'_> {
-    fn places(&self, owner: &str) -> Option<Places> {
+impl Locks for Opened<'_> {
+    fn lock(&mut self, name: &Name) -> &mut Lock {
+        if !self.locks.contains_key(name) {
+            let read = read_lock(self.database, name.as_str().as_bytes());
+            let opened = self.found(read.map(Some)).unwrap_or_default();
+            self.locks.insert(name.clone(), opened);
+        }
+        &mut self.locks.entry(name.clone()).or_default().1
+    }
+
+    fn places(&mut self, owner: &str) -> Option<Places> {
         let sql = "SELECT name, token, until_us FROM waits WHERE owner = ?1";
         let rows = self.database.rows(sql, [owner], |row| {
             let (name, token): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(1)?);
@@ -176,9 +201,23 @@ impl Others for Elsewhere<'_> {
         Some(places)
     }
 
-    fn lock(&self, name: &Name) -> Option<Lock> {
-        let found = read_lock(self.database, name.as_str().as_bytes());
-        self.found(found.map(|(stored, lock)| stored.map(|_| lock)))
+    fn request(&mut self, token: &Token) -> Option<Request> {
+        self.first_request("SELECT body FROM requests WHERE token = ?1", [token.as_bytes()])
+    }
+
+    fn oldest_request(&mut self) -> Option<Request> {
+        self.first_request("SELECT body FROM requests ORDER BY since_us, token LIMIT 1", [])
+    }
+
+    fn keep_request(&mut self, request: Request) {
+        let sql = "INSERT OR REPLACE INTO requests (token, since_us, ends_us, body) VALUES (?1, ?2, ?3, ?4)";
+        let (since_us, ends_us) = (to_sql(request.since_us), to_sql(request.expires_us));
+        let body = row::request_to_bytes(&request);
+        self.change(sql, (request.token.as_bytes(), since_us, ends_us, body));
+    }
+
+    fn forget_request(&mut self, token: &Token) {
+        self.change("DELETE FROM requests WHERE token = ?1", [token.as_bytes()]);
     }
 }
 
@@ -226,24 +265,18 @@ impl<'a> Turn<'a> {
         let Some(mut meta) = enter(Some(self.row.meta.clone()), &at) else {
             return Ok(Reply::Stale);
         };
-        let reply = match call.command.name() {
-            None => beat(&at),
-            Some(name) => {
-                let key = name.as_str().as_bytes();
-                let (stored, mut lock) = read_lock(self.database, key)?;
-                let others = Elsewhere { database: self.database, failure: RefCell::default() };
-                let mut effects = Effects::default();
-                let command = &call.command;
-                let reply = step(&mut meta, &mut lock, &others, &at, command, &mut effects);
-                if let Some(failure) = others.failure.into_inner() {
-                    return Err(failure);
-                }
-                self.store(key, stored.as_deref(), &lock)?;
-                self.change_waits(effects.waits)?;
-                messages.extend(effects.messages);
-                reply
-            }
-        };
+        let mut opened = Opened { database: self.database, locks: BTreeMap::new(), failure: None };
+        let mut effects = Effects::default();
+        let reply = step(&mut meta, &mut opened, &at, &call.command, &mut effects);
+        if let Some(failure) = opened.failure {
+            return Err(failure);
+        }
+        for (name, (stored, mut lock)) in opened.locks {
+            lock.expire(self.now_us);
+            self.store(name.as_str().as_bytes(), stored.as_deref(), &lock)?;
+        }
+        self.change_waits(effects.waits)?;
+        messages.extend(effects.messages);
         self.row.meta = meta;
         Ok(reply)
     }
@@ -347,6 +380,8 @@ impl<'a> Turn<'a> {
             return Ok(());
         }
         let sql = "DELETE FROM waits WHERE until_us <= ?1";
+        self.database.execute(sql, [to_sql(self.now_us)])?;
+        let sql = "DELETE FROM requests WHERE ends_us <= ?1";
         self.database.execute(sql, [to_sql(self.now_us)])?;
         self.row.sweep_from.clear();
         self.row.sweep_us = self.now_us + SWEEP_EVERY_US;

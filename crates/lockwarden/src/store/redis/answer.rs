@@ -86,6 +86,9 @@ codes! {
         GrantedAsAsked = 25 "GRANTED_AS_ASKED",
         /// How many steps; for each of them key, held (ms), party.
         Deadlock = 26 "DEADLOCK",
+        /// Rest of the guard (ms), position (-1: none), which of the locks is kept for another, the number of
+        /// holders; for each of them which lock, [`Holder`].
+        RefusedSeveral = 27 "REFUSED_SEVERAL",
     }
 }
 
@@ -202,12 +205,27 @@ impl Reader {
                 _ => return Err(Malformed),
             },
             Code::Refused => {
-                let reason = match fields.count()? {
-                    0 => Reason::Held,
-                    guard_ms => Reason::Guard { guard_ms },
+                let (guard_ms, position) = (fields.count()?, fields.maybe()?);
+                let holder = self.holder(fields)?;
+                let reason = reason(guard_ms, holder.as_ref());
+                Reply::Refused(Refusal { reason, at: 0, holder, others: Vec::new(), position })
+            }
+            Code::RefusedSeveral => {
+                let (guard_ms, position) = (fields.count()?, fields.maybe()?);
+                let (kept_at, count) = (fields.index()?, fields.index()?);
+                let mut holders = Vec::new();
+                for _ in 0..count {
+                    holders.push((fields.index()?, self.holder(fields)?.ok_or(Malformed)?));
+                }
+                let (at, holder) = match holders.is_empty() {
+                    true => (kept_at, None),
+                    false => {
+                        let (at, holder) = holders.remove(0);
+                        (at, Some(holder))
+                    }
                 };
-                let position = fields.maybe()?;
-                Reply::Refused(Refusal { reason, position, holder: self.holder(fields)? })
+                let reason = reason(guard_ms, holder.as_ref());
+                Reply::Refused(Refusal { reason, at, holder, others: holders, position })
             }
             Code::Deadlock => {
                 let asked = call.command.name().ok_or(Malformed)?;
@@ -292,6 +310,15 @@ impl Reader {
     }
 }
 
+/// Nobody holds it, and no guard runs: then it is kept for another.
+fn reason(guard_ms: u64, holder: Option<&HolderView>) -> Reason {
+    match (guard_ms, holder) {
+        (0, Some(_)) => Reason::Held,
+        (0, None) => Reason::Kept,
+        (guard_ms, _) => Reason::Guard { guard_ms },
+    }
+}
+
 /// The values of a reply, one after the other.
 struct Fields(std::vec::IntoIter<Value>);
 
@@ -322,6 +349,10 @@ impl Fields {
         }
     }
 
+    fn index(&mut self) -> Result<usize, Malformed> {
+        usize::try_from(self.count()?).map_err(|_| Malformed)
+    }
+
     /// A number; none: a negative one.
     fn maybe(&mut self) -> Result<Option<u64>, Malformed> {
         Ok(u64::try_from(self.int()?).ok())
@@ -347,7 +378,7 @@ impl Fields {
 /// The names of the calls that are in both batches: their order counts.
 pub(super) fn share_a_name(one: &[Call], other: &[Call]) -> bool {
     let names = |calls: &'_ [Call]| -> std::collections::HashSet<_> {
-        calls.iter().filter_map(|call| call.command.name().cloned()).collect()
+        calls.iter().flat_map(|call| call.command.names().cloned()).collect()
     };
     !names(one).is_disjoint(&names(other))
 }

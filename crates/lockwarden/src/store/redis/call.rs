@@ -14,7 +14,8 @@ use lockwarden_core::{
 };
 use std::sync::Arc;
 
-/// Commands in one call: a script keeps the server from everybody else.
+/// Commands in one call: a script keeps the server from everybody else. A command about several names (R29) has a
+/// call of its own.
 pub(super) const COMMANDS_PER_CALL: usize = 128;
 
 /// How a call names the script.
@@ -117,9 +118,8 @@ impl Writer {
         // Seven of the call, and what its commands say.
         let mut arguments = 7 + tail.len();
         for call in calls {
-            if let Some(name) = call.command.name() {
-                self.forms.push(Form::of(&self.keyspace.prefix, name.as_str()));
-            }
+            let form = |name: &Name| Form::of(&self.keyspace.prefix, name.as_str());
+            self.forms.extend(call.command.names().map(form));
             let (word, number, its_arguments) = match &call.command {
                 Command::Acquire(ask) => (script::ACQUIRE, term_number(&mut terms, ask), 1),
                 Command::Renew(renew) => (script::RENEW, self.lease_number(renew.lease_ms), 1),
@@ -142,7 +142,7 @@ impl Writer {
         arguments += self.forms.len() + 6 * terms.len() + self.leases.len();
         self.head(out, by, keys, arguments);
         let prefix = self.keyspace.prefix.as_bytes();
-        for name in calls.iter().filter_map(|call| call.command.name()) {
+        for name in calls.iter().flat_map(|call| call.command.names()) {
             resp::argument_of(out, &[prefix, name.as_str().as_bytes()]);
         }
         self.context_of(out, guard_ms, calls, terms.len());
@@ -198,8 +198,12 @@ impl Writer {
         // A self-test finds out.
         let hears = !self.beats_by_message && self.run != script::SELF_TEST;
         resp::argument_number(out, u64::from(hears));
-        let twice = u8::from(some_name_comes_twice(calls));
-        resp::argument(out, &[byte(self.forms.len()), byte(terms), byte(self.leases.len()), twice]);
+        let names = match calls {
+            [call] if !call.command.also().is_empty() => script::SEVERAL,
+            _ => u8::from(some_name_comes_twice(calls)),
+        };
+        let has_forms = u8::from(!self.forms.is_empty());
+        resp::argument(out, &[has_forms, byte(terms), byte(self.leases.len()), names]);
         resp::argument(out, &self.orders);
     }
 

@@ -396,6 +396,7 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
     };
     let acquire = |token: &Token, wait| {
         Command::Acquire(Acquire {
+            also: Default::default(),
             name: name.clone(),
             token: token.clone(),
             proof: session.as_str().into(),
@@ -409,7 +410,12 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
     let commands = [
         acquire(&first, Wait::No),
         acquire(&second, Wait::Forever),
-        Command::Renew(Renew { name: name.clone(), token: first.clone(), lease_ms: 2_000 }),
+        Command::Renew(Renew {
+            also: Default::default(),
+            name: name.clone(),
+            token: first.clone(),
+            lease_ms: 2_000,
+        }),
         Command::Show { name: name.clone() },
         Command::Revoke {
             name: name.clone(),
@@ -417,8 +423,13 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
             session: Some(session.clone()),
             delayed: true,
         },
-        Command::Release { name: name.clone(), token: first },
-        Command::Cancel { name, token: second, proof: session.as_str().into() },
+        Command::Release { also: Default::default(), name: name.clone(), token: first },
+        Command::Cancel {
+            also: Default::default(),
+            name,
+            token: second,
+            proof: session.as_str().into(),
+        },
         Command::Beat,
     ];
     let call = |(id, command)| Call { id, command, may_hold: false };

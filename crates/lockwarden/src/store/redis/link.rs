@@ -399,6 +399,12 @@ fn look(frame: &Value) -> Result<Look, &[u8]> {
 }
 
 /// Calls that are sent again: what was sent behind them may have been granted meanwhile (R5).
+/// How many of the first of these go in one call.
+fn commands_together(calls: &[Call]) -> usize {
+    let single = calls.iter().take_while(|call| call.command.also().is_empty()).count();
+    single.clamp(1, COMMANDS_PER_CALL)
+}
+
 fn late(calls: Vec<Call>) -> impl Iterator<Item = Call> {
     calls.into_iter().map(|call| Call { may_hold: true, ..call })
 }
@@ -446,7 +452,7 @@ impl Link for RedisLink {
             return;
         }
         let reserved =
-            |call: &Call| call.command.name().is_some_and(|name| self.keyspace.is_reserved(name));
+            |call: &Call| call.command.names().any(|name| self.keyspace.is_reserved(name));
         if calls.iter().any(reserved) {
             let (refused, rest): (Vec<Call>, Vec<Call>) = calls.into_iter().partition(reserved);
             calls = rest;
@@ -456,13 +462,10 @@ impl Link for RedisLink {
             let answers = refused.iter().map(|call| (call.id, Err(error.clone()))).collect();
             self.events.push_back(LinkEvent::Answers { epoch: None, answers });
         }
-        while calls.len() > COMMANDS_PER_CALL {
-            let rest = calls.split_off(COMMANDS_PER_CALL);
+        while !calls.is_empty() {
+            let rest = calls.split_off(commands_together(&calls));
             self.queue_batch(calls);
             calls = rest;
-        }
-        if !calls.is_empty() {
-            self.queue_batch(calls);
         }
     }
 

@@ -16,6 +16,8 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/lib/enter.lua"),
     include_str!("scripts/lib/lock.lua"),
     include_str!("scripts/lib/answer.lua"),
+    include_str!("scripts/lib/tickets.lua"),
+    include_str!("scripts/lib/requests.lua"),
     include_str!("scripts/lib/queue.lua"),
     include_str!("scripts/lib/deadlock.lua"),
     include_str!("scripts/lib/probe.lua"),
@@ -62,6 +64,11 @@ pub(super) const HEARTBEAT: u8 = b'b';
 pub(super) const ECHO: u8 = b'e';
 /// The form of records, tickets and messages.
 pub(super) const SCHEMA: u8 = 1;
+/// That of a ticket that is one of several (R29): who takes it for one by itself must not understand it.
+#[cfg(test)]
+const OF_SEVERAL: u8 = 2;
+/// All keys of the call are those of its one command.
+pub(super) const SEVERAL: u8 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -95,7 +102,10 @@ mod tests {
         fact("LONGEST_CYCLE", limits::LONGEST_CYCLE as i64);
         fact("DROPS_PER_COMMAND", limits::DROPS_PER_COMMAND as i64);
         fact("MAX_FLOOR_AHEAD_US", limits::MAX_FLOOR_AHEAD_US as i64);
+        fact("MOST_HOLDERS_TOLD", limits::MOST_HOLDERS_TOLD as i64);
         fact("SCHEMA", SCHEMA.into());
+        fact("OF_SEVERAL", OF_SEVERAL.into());
+        fact("SEVERAL", SEVERAL.into());
         for (name, letter) in [
             ("ACQUIRE", ACQUIRE),
             ("RENEW", RENEW),

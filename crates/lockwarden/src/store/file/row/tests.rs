@@ -46,8 +46,10 @@ fn record() -> impl Strategy<Value = Record> {
 
 fn ticket() -> impl Strategy<Value = Ticket> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    (token(), text(), session(), numbers, option::of(any::<u64>()), party()).prop_map(
-        |(token, proof, session, (lease_ms, grace_ms, floor, since_us), deadline_us, party)| {
+    let rest = (option::of(any::<u64>()), any::<bool>());
+    (token(), text(), session(), numbers, rest, party()).prop_map(
+        |(token, proof, session, numbers, (deadline_us, several), party)| {
+            let (lease_ms, grace_ms, floor, since_us) = numbers;
             Ticket {
                 token,
                 proof,
@@ -57,8 +59,19 @@ fn ticket() -> impl Strategy<Value = Ticket> {
                 floor,
                 deadline_us,
                 since_us,
+                several,
                 party,
             }
+        },
+    )
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let numbers = (option::of(any::<u64>()), any::<u64>(), any::<u64>());
+    (token(), session(), vec("[a-z]{1,3}", 1..5), numbers, party()).prop_map(
+        |(token, session, names, (deadline_us, since_us, expires_us), party)| {
+            let names = names.iter().map(|name| Name::new(name).unwrap()).collect();
+            Request { token, session, names, deadline_us, since_us, expires_us, party }
         },
     )
 }
@@ -144,6 +157,7 @@ proptest! {
 fn tickets_share_what_they_have_in_common() {
     let party = Arc::new(Party { label: "worker".into(), host: "host".into(), ..Party::default() });
     let ticket = |number: u64| Ticket {
+        several: Default::default(),
         token: Token::found(&[7; 32]),
         proof: "".into(),
         session: SessionId::new("0123456789abcdef0123456789abcdef"),
@@ -155,5 +169,5 @@ fn tickets_share_what_they_have_in_common() {
         party: party.clone(),
     };
     let lock = Lock { queue: (0..1000).map(ticket).collect(), ..Lock::default() };
-    assert!(lock_to_bytes(&lock).len() < 1000 * 52);
+    assert!(lock_to_bytes(&lock).len() < 1000 * 53);
 }

@@ -14,7 +14,8 @@ short_run = sub(meta_run, 1, 16)
 reply[1], reply[2], reply[3] = 0 --[[CARRIED_OUT]], epoch, now
 last = 3
 
-local form_count, term_count, lease_count, comes_twice = byte(ARGV[6], 1, 4)
+local has_forms, term_count, lease_count, comes_twice = byte(ARGV[6], 1, 4)
+local form_count = has_forms == 1 and #KEYS - 1 or 0
 local orders = { byte(ARGV[7], 1, -1) }
 local terms_at = 7 + form_count
 for n = 1, term_count do
@@ -42,18 +43,20 @@ end
 
 -- What the common commands need is read for all of them together: what stands at the keys of those who
 -- hold, and whether any lock has a queue. No queue at all is left when `queues_until` is over.
+for n = 1, form_count do
+  if ARGV[7 + n] ~= '' then
+    tails[KEYS[n + 1]] = ARGV[7 + n] .. KEYS[n + 1]
+  end
+end
 local found, no_queue = {}, queues_until <= now
 do
   local held_keys, held_count, queue_names, queue_count = {}, 0, {}, 0
   local named = 1
-  for i = 1, (is_easy or form_count > 0) and #orders or 0, 2 do
+  for i = 1, is_easy and #orders or 0, 2 do
     local word = orders[i]
     if word ~= 98 --[[HEARTBEAT]] and word ~= 101 --[[ECHO]] then
       named = named + 1
       local its_key = KEYS[named]
-      if form_count > 0 and ARGV[7 + named - 1] ~= '' then
-        tails[its_key] = ARGV[7 + named - 1] .. its_key
-      end
       if word == 114 --[[RELEASE]] or word == 110 --[[RENEW]] then
         held_count = held_count + 1
         held_keys[held_count] = its_key
@@ -184,8 +187,12 @@ for i = 1, #orders, 2 do
     elseif word == 110 --[[RENEW]] then
       second = ARGV[leases_at + number]
     end
+    local asked = { its_key }
+    if comes_twice == 2 --[[SEVERAL]] then
+      asked = { unpack(KEYS, 2) }
+    end
     local before = last
-    local ok, problem = pcall(commands[word], token, second, third)
+    local ok, problem = pcall(commands[word], asked, token, second, third)
     if not ok then
       -- This command's answer; the next one runs all the same (R12).
       for n = last, before + 1, -1 do

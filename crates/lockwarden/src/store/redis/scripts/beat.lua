@@ -2,7 +2,7 @@
 -- arguments  mark: empty where the answer itself is the beat; else it goes with the message that is
 -- answers    BEAT, PUBLISHED
 
-local function beat(mark)
+local function beat(_, mark)
   -- A write that changes nothing: a server that refuses writes must not be believed.
   call('HDEL', KEYS[1], '-')
   -- Asked on every link: the beat is what shows that messages would be heard (R21).
@@ -17,7 +17,7 @@ end
 -- A message to oneself, which must arrive (R10).
 -- arguments  mark
 -- answers    PUBLISHED, or the server's error
-local function echo(mark)
+local function echo(_, mark)
   call('PUBLISH', 'lockwarden:session:' .. session, 1 --[[SCHEMA]] .. 'T' .. field(mark))
   answer(19 --[[PUBLISHED]])
 end

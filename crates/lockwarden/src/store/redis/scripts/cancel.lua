@@ -1,19 +1,24 @@
--- Leave the queue; if the lock was granted meanwhile, give it back (R30).
--- KEYS       the lock
+-- Leave the queue; if the lock was granted meanwhile, give it back (R30). Or the queues, and the locks.
+-- KEYS       the lock, or the locks
 -- arguments  token; proof
 -- answers    CANCELLED
 
-local function cancel(token, proof)
-  local it = record()
-  -- By session and proof as well: in the drop-ins the same value may be another's by now.
-  local granted = it and it.token == token and it.session == session and it.proof == proof
-  local old = ticket(token)
-  if old and old.session == session and old.proof == proof then
-    drop({ token })
-    wait_ends(old)
+local function cancel(keys, token, proof)
+  look_at(keys)
+  local granted = {}
+  for n = 1, #keys do
+    key = keys[n]
+    local it = record()
+    -- By session and proof as well: in the drop-ins the same value may be another's by now.
+    if it and it.token == token and it.session == session and it.proof == proof then
+      granted[#granted + 1] = key
+    end
   end
-  if granted then
-    free()
+  stand_down(keys, token, function(old)
+    return old.session == session and old.proof == proof
+  end)
+  if #granted > 0 then
+    free(granted)
   end
-  answer(16 --[[CANCELLED]], granted and 1 or 0)
+  answer(16 --[[CANCELLED]], #granted > 0 and 1 or 0)
 end

@@ -1,19 +1,33 @@
--- Give the lock back and hand it to the first living waiter.
--- KEYS       the lock
+-- Give the lock back and hand it to the first living waiter; or several together.
+-- KEYS       the lock, or the locks
 -- arguments  token
 -- answers    RELEASED, NOT_HELD
 
-local function release(token)
-  if not owns(token) then
-    -- An acquire that was sent again before this release may have found the lock gone, and queued:
-    -- nothing of the token is left behind (G6).
-    local old = ticket(token)
-    if old and old.session == session then
-      drop({ token })
-      wait_ends(old)
+local function release(keys, token)
+  look_at(keys)
+  local owned, others = {}, {}
+  local gone
+  for n = 1, #keys do
+    key = keys[n]
+    if owns(token) then
+      owned[#owned + 1] = key
+    else
+      others[#others + 1] = key
+      gone = gone or absence()
     end
-    return answer(14 --[[NOT_HELD]], absence())
   end
-  free()
+  -- An acquire that was sent again before this release may have found a lock gone, and queued:
+  -- nothing of the token is left behind (G6).
+  if #others > 0 then
+    stand_down(others, token, function(old)
+      return old.session == session
+    end)
+  end
+  if #owned > 0 then
+    free(owned)
+  end
+  if gone then
+    return answer(14 --[[NOT_HELD]], gone)
+  end
   answer(15 --[[RELEASED]])
 end

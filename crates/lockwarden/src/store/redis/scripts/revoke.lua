@@ -3,7 +3,7 @@
 -- arguments  token; session (empty: whoever's); delayed (0, 1)
 -- answers    REVOKED, NOT_HELD, GUARDED (delayed, during the guard)
 
-local function revoke(token, meant, delayed)
+local function revoke(keys, token, meant, delayed)
   local it = record()
   if holder() ~= token or (meant ~= '' and not (it and it.session == meant)) then
     return answer(14 --[[NOT_HELD]], absence())
@@ -14,7 +14,7 @@ local function revoke(token, meant, delayed)
     end
   end
   if delayed == '0' then
-    free(function()
+    free(keys, function()
       notify(0)
     end)
     return answer(17 --[[REVOKED]], 0)

@@ -25,9 +25,13 @@ local function came_before(one, other)
   return one.since < other.since or (one.since == other.since and one.token < other.token)
 end
 
--- walk: asker, token, own (the asker's ticket, if it waits already), seen (owners from which no way leads back),
--- count (of those), steps. True: a way leads from the holder of `key` back to the asker, and its steps are left.
-local function leads_back(walk)
+-- walk: asker, token, own (the asker's ticket, if it waits already), kept (the request that locks are kept for; nil,
+-- too, once no way leads on from it), seen (owners from which no way leads back), count (of those), steps.
+
+local leads_back
+
+-- Does a way lead from the holder of `key` back to the asker? Then its steps are left.
+local function by_its_holder(walk)
   local its_key = key
   -- Another lock's key may hold anything: then no way leads on there.
   local ok, it = pcall(record)
@@ -49,13 +53,24 @@ local function leads_back(walk)
       if place.tail ~= '' then
         tails[key] = place.tail
       end
-      local waiting = ticket(place.token)
+      -- What cannot be read leads nowhere.
+      local is_read, waiting = pcall(ticket, place.token)
+      waiting = is_read and waiting
       -- Of those who wait already, only the youngest is refused.
-      if waiting and is_part_of(owner_of(waiting.party), owner)
-        and (waiting.deadline < 0 or waiting.deadline > now) and subscribers(waiting.session) > 0
-        and call('ZSCORE', companion('queue'), place.token)
-        and not (walk.own and came_before(walk.own, waiting)) and leads_back(walk) then
-        return true
+      if waiting and is_part_of(owner_of(waiting.party), owner) and lives(waiting)
+        and type(try('ZSCORE', companion('queue'), place.token)) == 'string'
+        and not (walk.own and came_before(walk.own, waiting)) then
+        local keys = { key }
+        if waiting.several then
+          local ok_too, request = pcall(request_of, place.token)
+          keys = ok_too and request and request.keys or {}
+        end
+        for n = 1, #keys do
+          key = keys[n]
+          if leads_back(walk, place.token) then
+            return true
+          end
+        end
       end
     end
   end
@@ -63,29 +78,74 @@ local function leads_back(walk)
   return false
 end
 
-local function cycle(token, term)
+-- The same by the request that the lock is kept for, if that came before the token.
+local function by_whom_it_is_kept_for(walk, token)
+  local request = walk.kept
+  local queue = companion('queue')
+  local rank = request and request.token ~= token and try('ZRANK', queue, request.token)
+  if type(rank) ~= 'number' then
+    return false
+  end
+  local own = try('ZRANK', queue, token)
+  if type(own) == 'number' and own < rank then
+    return false
+  end
+  walk.kept = nil
+  walk.steps[#walk.steps + 1] = { key, held_ms(request.since), request.party }
+  local owner = owner_of(request.party)
+  if owner and is_part_of(walk.asker, owner) then
+    return true
+  end
+  for n = 1, #request.keys do
+    key = request.keys[n]
+    if by_its_holder(walk) then
+      return true
+    end
+  end
+  walk.steps[#walk.steps] = nil
+  return false
+end
+
+-- The same for whoever waits there with that token.
+leads_back = function(walk, token)
+  local its_key = key
+  if by_its_holder(walk) then
+    return true
+  end
+  key = its_key
+  return by_whom_it_is_kept_for(walk, token)
+end
+
+local function cycle(keys, token, term)
   local asker = owner_of(term.party)
   if not asker or term.wait == -2 --[[NO_WAIT]] then
     return nil
   end
+  key = keys[1]
   local own = ticket(token)
   if own and (own.session ~= session or not call('ZSCORE', companion('queue'), token)) then
     own = nil
   end
-  local walk = { asker = asker, token = token, own = own, seen = {}, count = 0, steps = {} }
-  local asked_for = key
-  local found = leads_back(walk)
-  key = asked_for
+  local walk = {
+    asker = asker, token = token, own = own, kept = kept_for(), seen = {}, count = 0, steps = {},
+  }
+  local found = false
+  for n = 1, #keys do
+    key = keys[n]
+    found = leads_back(walk, token)
+    if found then
+      break
+    end
+  end
+  key = keys[1]
   return found and walk.steps or nil
 end
 
--- Takes the asker's ticket out of the queue, and answers.
-local function refuse_deadlock(token, steps)
-  local old = ticket(token)
-  if old and old.session == session then
-    drop({ token })
-    wait_ends(old)
-  end
+-- Takes the asker's tickets out of the queues, and answers.
+local function refuse_deadlock(keys, token, steps)
+  stand_down(keys, token, function(old)
+    return old.session == session
+  end)
   answer(26 --[[DEADLOCK]], #steps)
   for n = 1, #steps do
     add(steps[n][1])

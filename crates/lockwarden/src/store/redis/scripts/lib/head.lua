@@ -6,7 +6,8 @@
 --
 -- KEYS[1]    the hash `meta`: epoch, run, guard (us), fence (R2). That of no prefix also says `queues` (us): later
 --            than the end of any queue of the database, whatever the prefix of whoever waits
--- KEYS[2..]  the lock's key of each command that names a lock, in their order
+-- KEYS[2..]  the lock's key of each command that names a lock, in their order; or those of the one command that is
+--            about several
 -- ARGV[1]    the caller's session
 -- ARGV[2]    the run that the caller read when it connected (R4); `?`: it could not (R5); empty: a
 --            self-test, which leaves meta alone (R10)
@@ -14,8 +15,8 @@
 -- ARGV[4]    the common channel; empty: whoever else is there, the caller itself may hold a lock (R5)
 -- ARGV[5]    1: the caller's subscription stands on this very connection (RESP3), so that whoever calls is
 --            subscribed (R11)
--- ARGV[6]    four bytes: how many forms follow (none, or one for each lock's key, see `companion`), how many
---            terms, how many leases; and 1: some key comes twice
+-- ARGV[6]    four bytes: 1: forms follow, one for each lock's key (see `companion`); how many terms, how many leases;
+--            and 1: some key comes twice, 2: all keys are those of one command
 -- ARGV[7]    the commands, two bytes each: a letter; and the number of its term (acquire) or lease (renew)
 -- ARGV[..]   the forms
 -- ARGV[..]   the terms, each six arguments: proof, wait (ms; -2: none, -1: for ever), lease (ms), grace (ms),

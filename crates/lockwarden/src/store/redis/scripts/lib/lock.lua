@@ -82,6 +82,30 @@ local function record()
   return it or nil
 end
 
+-- Reads what stands at many keys together. Does nothing for one.
+local function look_at(keys)
+  if #keys == 1 then
+    return
+  end
+  local found = call('MGET', unpack(keys))
+  -- MGET takes a key of another type for none.
+  local all_free = call('EXISTS', unpack(keys)) == 0
+  local queue_names = {}
+  for n = 1, #keys do
+    key = keys[n]
+    if found[n] or all_free then
+      values[key], certain[key] = found[n], true
+    end
+    queue_names[n] = companion('queue')
+  end
+  if queues_until <= now or call('EXISTS', unpack(queue_names)) == 0 then
+    for n = 1, #keys do
+      waits[keys[n]] = false
+    end
+  end
+  key = keys[1]
+end
+
 -- The token by which the lock is held, or false.
 local function holder()
   local it = record()
@@ -112,8 +136,9 @@ local function expire_in(ttl, it)
   end
 end
 
--- Writes a grant to a ticket; the fence grows with every one of them, per name and in all (R34).
-local function grant(it)
+-- Writes a grant to a ticket; the fence grows with every one of them, per name and in all (R34). Locks that are granted
+-- together have one fence.
+local function grant(it, keys)
   local new_fence = fence + 1
   if now > new_fence then
     new_fence = now
@@ -122,13 +147,18 @@ local function grant(it)
     new_fence = it.floor + 1
   end
   it.fence, it.revoked, it.run, it.since = new_fence, 0, short_run, now
-  write(it, it.lease)
+  local here = key
+  for n = 1, #keys do
+    key = keys[n]
+    write(it, it.lease)
+  end
+  key = here
   -- Not before it is written: without memory it is not (R12).
   fence, fence_grew = new_fence, true
   return new_fence
 end
 
--- Deletes the holder.
+-- Deletes the holder; `free` also hands on.
 local function delete()
   call('DEL', key, companion('record'))
   values[key], records[key], certain[key] = false, false, true

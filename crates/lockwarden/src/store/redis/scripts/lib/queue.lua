@@ -1,102 +1,15 @@
--- The queue of a lock: a sorted set of tokens, by a number that grows with each arrival, and a hash of
--- tickets by token. Both expire together, 60 s after the last recheck (R28).
---
--- ticket   packed: schema, proof, session, lease (ms), grace (ms), floor, deadline (us; -1: none),
---          since (us), party
+-- Who is served next (G4, R26 to R29), as `table/queue.rs` has it.
 
-local function ticket_of(token, text)
-  local it = { token = token }
-  local schema
-  schema, it.proof, it.session, it.lease, it.grace, it.floor, it.deadline, it.since, it.party =
-    unpack_packed(text)
-  known_schema(schema)
-  return it
-end
-
--- The ticket of a token, or false.
-local function ticket(token)
-  local text = waits[key] ~= false and call('HGET', companion('tickets'), token)
-  return text and ticket_of(token, text)
-end
-
--- The queue stays for 60 s from now on. A self-test leaves meta alone, and its queue goes at once.
-local function keep_queue(queue, tickets)
-  if run ~= '' then
-    queues_may_stay()
-  end
-  call('PEXPIRE', queue, 60000 --[[QUEUE_TTL_MS]])
-  call('PEXPIRE', tickets, 60000 --[[QUEUE_TTL_MS]])
-end
-
--- Where an owner and its parts wait (R37): a hash, whose fields are packed: schema, key, its companions' tail, token
--- of the ticket. Forgotten with the queue; what stands here counts only while the ticket stands in its queue.
-
--- The owner in a party's text (`wire.rs` writes it first), or nil.
-local function owner_of(party)
-  return match(party, '^%["([%w%._:@/%+=%-]+)"')
-end
-
--- By prefix, as meta: a cycle is one of one table.
-local function waits_key(owner)
-  return 'lockwarden:wait' .. sub(KEYS[1], 16) .. '#' .. owner
-end
-
--- The hashes of the owner and of every one that it is a part of, and the field.
-local function waits_of(party, token)
-  local owner, names, from = owner_of(party), {}, 1
-  while owner and from do
-    local slash = find(owner, '/', from, true)
-    names[#names + 1] = waits_key(slash and sub(owner, 1, slash - 1) or owner)
-    from = slash and slash + 1
-  end
-  return names, pack(1 --[[SCHEMA]], key, tails[key] or '', token)
-end
-
-local function wait_begins(party, token)
-  local names, place = waits_of(party, token)
-  for n = 1, #names do
-    -- Places of the dead are not removed one by one: those who live come back at their next recheck.
-    if call('HLEN', names[n]) >= 64 --[[MOST_PLACES]] and call('HEXISTS', names[n], place) == 0 then
-      call('DEL', names[n])
-    end
-    call('HSET', names[n], place, '')
-    call('PEXPIRE', names[n], 60000 --[[QUEUE_TTL_MS]])
-  end
-end
-
--- After writes nothing may fail (R12): if something else stands there, it is not ours.
-local function wait_ends(it)
-  local names, place = waits_of(it.party, it.token)
-  for n = 1, #names do
-    try('HDEL', names[n], place)
-  end
-end
-
-local function drop(tokens)
-  if #tokens > 0 then
-    call('ZREM', companion('queue'), unpack(tokens))
-    call('HDEL', companion('tickets'), unpack(tokens))
-  end
-end
-
--- The places from..upto of the queue: their tokens and their packed tickets (false: lost).
-local function places(from, upto)
-  local tokens = call('ZRANGE', companion('queue'), from, upto)
-  if #tokens == 0 then
-    return tokens, tokens
-  end
-  return tokens, call('HMGET', companion('tickets'), unpack(tokens))
-end
-
--- Looks for the first ticket that is alive and in time (R26). Reads only (R12). Gives what to `drop`
--- (the ticket itself included), the ticket or nil, the one behind it or nil, and whether the bound on
--- dropped tickets was met first.
+-- Looks for the first ticket that is alive, in time and can be served (R26). Gives what to `drop`; the ticket, its
+-- request if it has one, and the ticket that is the first behind it or was passed; or nil, and why nobody can be
+-- served: 'kept', or 'more' where the bound on dropped tickets was met; or neither: nobody is in the way.
 local function pick()
   local drops = {}
   if waits[key] == false then
     return drops
   end
   local tokens, texts = places(0, 1)
+  local passed
   for at = 1, 64 --[[DROPS_PER_COMMAND]] do
     if at == 2 then
       tokens, texts = places(0, 64 --[[DROPS_PER_COMMAND]])
@@ -105,53 +18,164 @@ local function pick()
     if not token then
       return drops
     end
-    drops[at] = token
     local it = text and ticket_of(token, text)
-    if it and (it.deadline < 0 or it.deadline > now) and subscribers(it.session) > 0 then
-      local behind = texts[at + 1] and ticket_of(tokens[at + 1], texts[at + 1])
-      return drops, it, behind
+    local request = it and it.several and request_of(token)
+    if not it or not lives(it) or (it.several and not request) then
+      drops[#drops + 1] = token
+    elseif request and not can_serve(request) then
+      local kept = kept_for()
+      if kept and kept.token == token then
+        return drops, nil, nil, nil, 'kept'
+      end
+      passed = passed or it
+    else
+      local first = passed or (texts[at + 1] and ticket_of(tokens[at + 1], texts[at + 1]))
+      return drops, it, request, first
     end
   end
-  return drops, nil, nil, tokens[64 --[[DROPS_PER_COMMAND]] + 1] ~= nil
+  if tokens[64 --[[DROPS_PER_COMMAND]] + 1] then
+    return drops, nil, nil, nil, #drops > 0 and 'more' or 'kept'
+  end
+  return drops
 end
 
--- Grants the lock to a ticket that `pick` found. One of the asker gets the whole lease, for its reply
--- says so; another gets W at most and is told by message (R27).
-local function hand(it, behind, to_asker)
+local function tell_first(first, it, granted_fence)
+  tell(first.session, 'F', field(key) .. field(first.token) .. field(it.token) .. number(it.lease)
+    .. field(it.session) .. number(granted_fence) .. number(it.lease) .. number(it.grace)
+    .. field('0') .. field('0') .. field(it.party))
+end
+
+-- Grants the lock to a ticket that `pick` found, and with it the others of its request. One of the asker gets the
+-- whole lease, for its reply says so; another gets W at most and is told by message (R27).
+local function hand(it, request, first, to_asker)
   if not to_asker and it.lease > 3000 --[[W_MS]] then
     it.lease = 3000 --[[W_MS]]
   end
-  wait_ends(it)
-  local granted_fence = grant(it)
-  local first = ''
-  -- Whoever is first now looks after the new holder (G5). One message does for both where both are the
-  -- same session's.
-  if behind and not to_asker and behind.session == it.session then
-    first = behind.token
-  elseif behind then
-    tell(behind.session, 'F', field(key) .. field(behind.token) .. field(it.token) .. number(it.lease)
-      .. field(it.session) .. number(granted_fence) .. number(it.lease) .. number(it.grace)
-      .. field('0') .. field('0') .. field(it.party))
+  local same = ''
+  local here = key
+  local granted_fence
+  -- Whoever is first now looks after the new holder (G5).
+  if request then
+    for n = 1, #request.keys do
+      key = request.keys[n]
+      drop({ it.token })
+    end
+    key = request.keys[1]
+    wait_ends(it)
+    forget_request(it.token)
+    granted_fence = grant(it, request.keys)
+    for n = 1, #request.keys do
+      key = request.keys[n]
+      local tokens, texts = places(0, 0)
+      if texts[1] then
+        tell_first(ticket_of(tokens[1], texts[1]), it, granted_fence)
+      end
+    end
+    key = request.keys[1]
+  else
+    wait_ends(it)
+    granted_fence = grant(it, { key })
+    -- One message does for both where both are the same session's.
+    if first and not to_asker and first.session == it.session then
+      same = first.token
+    elseif first then
+      tell_first(first, it, granted_fence)
+    end
   end
   if not to_asker then
     tell(it.session, 'G', field(key) .. field(it.token) .. number(granted_fence) .. number(it.lease)
-      .. field(epoch) .. field(first))
+      .. field(epoch) .. field(same))
   end
+  key = here
 end
 
--- Deletes the holder, then hands on in the same step (G3, G4). `before`: what to do in between.
-local function free(before)
-  local drops, it, behind = {}, nil, nil
-  if guard_ms == 0 then
-    drops, it, behind = pick()
-  end
-  delete()
-  if before then
-    before()
+-- Drops what `pick` said, and hands the lock to whom it found.
+local function serve(drops, it, request, first, to_asker)
+  if it and not request then
+    drops[#drops + 1] = it.token
   end
   drop(drops)
   if it then
-    hand(it, behind, false)
+    hand(it, request, first, to_asker)
+  end
+end
+
+-- Hands on a lock that is free by now. After writes nothing may fail (R12): whoever is first looks again (G5).
+local function promote()
+  pcall(function()
+    if not value() then
+      local drops, it, request, first = pick()
+      serve(drops, it, request, first, false)
+    end
+  end)
+end
+
+-- Deletes the holders of these keys, all of them first, then hands on in the same step (G3, G4). `before`: what to do
+-- in between.
+local function free(keys, before)
+  local here = key
+  local drops, it, request, first = {}, nil, nil, nil
+  if #keys == 1 and guard_ms == 0 then
+    -- Read before the first write (R12).
+    key = keys[1]
+    drops, it, request, first = pick()
+  end
+  for n = 1, #keys do
+    key = keys[n]
+    delete()
+  end
+  if before then
+    before()
+  end
+  if #keys == 1 then
+    serve(drops, it, request, first, false)
+  elseif guard_ms == 0 then
+    for n = 1, #keys do
+      key = keys[n]
+      promote()
+    end
+  end
+  key = here
+end
+
+-- Takes the tickets of a token out of the queues of these keys. True: they were a request's, for whose sake others may
+-- have waited.
+local function leave_queues(keys, token, is_own)
+  local here = key
+  local one_of_several
+  for n = 1, #keys do
+    key = keys[n]
+    local old = ticket(token)
+    if old and is_own(old) then
+      drop({ token })
+      if old.several then
+        one_of_several = one_of_several or old
+      else
+        wait_ends(old)
+      end
+    end
+  end
+  if one_of_several then
+    local request = request_of(token)
+    if request then
+      key = request.keys[1]
+      wait_ends(one_of_several)
+      forget_request(token)
+    end
+  end
+  key = here
+  return one_of_several ~= nil
+end
+
+-- Gives up waiting. Where a request for several names goes, others may have waited for it only.
+local function stand_down(keys, token, is_own)
+  if leave_queues(keys, token, is_own) and guard_ms == 0 then
+    local here = key
+    for n = 1, #keys do
+      key = keys[n]
+      promote()
+    end
+    key = here
   end
 end
 
@@ -182,48 +206,89 @@ local function living_ahead(index)
   return index > bound and index or living
 end
 
--- Prepares a waiting caller's ticket, or its refreshing; its place stays (R28, G6). Reads only (R12);
--- gives the position (-1: no ticket), and what then writes it.
-local function queue_up(token, term)
-  if term.wait == -2 --[[NO_WAIT]] then
-    return -1
-  end
+-- Prepares a waiting caller's ticket for one key, or its refreshing; its place stays (R28, G6). Reads only (R12). Gives
+-- its index in the queue (nil: another's ticket is in its way), and what then writes it.
+local function enqueue(new)
   local queue, tickets = companion('queue'), companion('tickets')
-  local deadline = -1
-  if term.wait ~= -1 --[[FOR_EVER]] then
-    deadline = now + term.wait * 1000
-  end
-  local text = call('HGET', tickets, token)
-  local index = text and call('ZRANK', queue, token)
+  local text = call('HGET', tickets, new.token)
+  local index = text and call('ZRANK', queue, new.token)
   local score
-  local since = now
-  local position
   if index then
-    local old = ticket_of(token, text)
-    if old.session ~= session or old.proof ~= term.proof then
+    local old = ticket_of(new.token, text)
+    if old.session ~= new.session or old.proof ~= new.proof then
       -- Another session's ticket of the same value is in the way of ours (R25).
-      return -1, function()
+      return nil, function()
         keep_queue(queue, tickets)
       end
     end
-    since = old.since
     -- A repeated request changes its deadline and nothing else.
-    text = pack(1 --[[SCHEMA]], old.proof, session, old.lease, old.grace, old.floor, deadline, since, old.party)
-    position = living_ahead(index)
+    old.deadline = new.deadline
+    text = text_of(old)
   else
     local newest = call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
     score = newest[2] and newest[2] + 1 or 0
-    text = pack(1 --[[SCHEMA]], term.proof, session, term.lease, term.grace, term.floor,
-      deadline, since, term.party)
-    position = living_ahead(newest[1] and call('ZCARD', queue) or 0)
+    index = newest[1] and call('ZCARD', queue) or 0
+    text = text_of(new)
   end
-  return position, function()
+  return index, function()
     waits[key] = true
     if score then
-      call('ZADD', queue, score, token)
+      call('ZADD', queue, score, new.token)
     end
-    call('HSET', tickets, token, text)
+    call('HSET', tickets, new.token, text)
     keep_queue(queue, tickets)
-    wait_begins(term.party, token)
+  end
+end
+
+-- Prepares a waiting caller's tickets for all keys. Reads only; gives the position (-1: no ticket), and what then
+-- writes them.
+local function queue_up(keys, token, term)
+  if term.wait == -2 --[[NO_WAIT]] then
+    return -1
+  end
+  local it = {
+    token = token, proof = term.proof, session = session, lease = term.lease, grace = term.grace, floor = term.floor,
+    deadline = -1, since = now, party = term.party, several = #keys > 1,
+  }
+  if term.wait ~= -1 --[[FOR_EVER]] then
+    it.deadline = now + term.wait * 1000
+  end
+  local request
+  if it.several then
+    local known = request_of(token)
+    it.since = known and known.since or now
+    request = {
+      token = token, session = session, deadline = it.deadline, since = it.since,
+      expires = now + 60000 --[[QUEUE_TTL_MS]] * 1000, party = term.party, keys = keys,
+    }
+  end
+  local here = key
+  local position, writes = nil, {}
+  local in_its_way = false
+  for n = 1, #keys do
+    key = keys[n]
+    local index, write_ticket = enqueue(it)
+    writes[n] = write_ticket
+    if not index then
+      in_its_way = true
+    -- Of several queues only those count in which it waits. The first of all is the longest that waits, if nobody is.
+    elseif not it.several or value() or is_kept(token) then
+      local ahead = living_ahead(index)
+      position = position and position < ahead and position or ahead
+    end
+  end
+  key = here
+  return in_its_way and -1 or position or 0, function()
+    for n = 1, #keys do
+      key = keys[n]
+      writes[n]()
+    end
+    key = here
+    if request then
+      keep_request(request)
+    end
+    if not in_its_way then
+      wait_begins(term.party, token)
+    end
   end
 end

@@ -1,0 +1,305 @@
+//! The queues: who waits for what, and who is served next (G4, R26 to R29).
+//!
+//! Of one name, whoever came first is served first. A request for several names holds nothing while it waits: its
+//! tickets stand in all its queues, and it is served when all its names are free at once. Until then others may pass
+//! it, except the request that came first of all of them: its names are kept for it (R29).
+
+use super::{Context, Lock, Request, Ticket, Turn, US_PER_MS};
+use crate::{
+    command::{Acquire, Message, Wait},
+    deadlock::{self, Place, WaitChange},
+    limits::{DROPS_PER_COMMAND, QUEUE_TTL_MS, W_MS},
+    name::{Name, Token},
+};
+
+/// What a promotion came to.
+pub(super) enum Promoted {
+    /// Nobody who waits is in the way.
+    Nobody,
+    /// The lock was granted to a ticket of the token that asked (if any), or to another.
+    Granted { to_asker: bool },
+    /// It is kept for a request for several names, or more such requests than one command looks at came before.
+    Kept,
+    /// The bound on dropped tickets was met (R26).
+    More,
+}
+
+impl Turn<'_> {
+    /// Grants a free lock to the first ticket that is alive, in time and can be served (R26). A ticket of `asker`
+    /// gets the whole lease, for its reply says so; another is told by message (R27).
+    pub(super) fn promote(&mut self, name: &Name, asker: Option<&Token>) -> Promoted {
+        let (mut passed, mut dropped, mut kept_for) = (0, 0, None);
+        while passed + dropped < DROPS_PER_COMMAND {
+            let Some(ticket) = self.lock(name).queue.get(passed).cloned() else {
+                return Promoted::Nobody;
+            };
+            let request = match ticket.several {
+                true => self.locks.request(&ticket.token),
+                false => None,
+            };
+            if !self.waits(&ticket) || (ticket.several && request.is_none()) {
+                self.lock(name).queue.remove(passed);
+                dropped += 1;
+                continue;
+            }
+            if let Some(request) = &request
+                && !self.can_serve(request, name)
+            {
+                // Asked for once, and only where it matters.
+                let kept_for = kept_for.get_or_insert_with(|| self.kept_for());
+                if kept_for.as_ref().is_some_and(|it| it.token == ticket.token) {
+                    return Promoted::Kept;
+                }
+                passed += 1;
+                continue;
+            }
+            let to_asker = asker == Some(&ticket.token) && ticket.session == *self.at.caller;
+            self.hand(name, &ticket, request, to_asker);
+            return Promoted::Granted { to_asker };
+        }
+        match self.lock(name).queue.len() > passed {
+            true if dropped > 0 => Promoted::More,
+            true => Promoted::Kept,
+            false => Promoted::Nobody,
+        }
+    }
+
+    /// Hands the lock to a ticket, and with it the others of its request.
+    fn hand(&mut self, name: &Name, ticket: &Ticket, request: Option<Request>, to_asker: bool) {
+        let names: Vec<Name> = match &request {
+            Some(request) => request.names.to_vec(),
+            None => vec![name.clone()],
+        };
+        self.leave_queues(names.iter(), |it| it.token == ticket.token);
+        let lease_ms = if to_asker { ticket.lease_ms } else { ticket.lease_ms.min(W_MS) };
+        let fence = self.grant(names.iter(), ticket, lease_ms);
+        let mut same = None;
+        for name in &names {
+            // Whoever is first now looks after the new holder. One message does for both where both are the same
+            // session's, and there is but one lock.
+            let Some(first) = self.lock(name).queue.first().cloned() else { continue };
+            if !to_asker && request.is_none() && first.session == ticket.session {
+                same = Some(first.token);
+            } else if let Some(holder) = self.holder(name) {
+                let (name, token) = (name.clone(), first.token);
+                let message = Message::First { name, token, holder: Box::new(holder) };
+                self.effects.messages.push((first.session, message));
+            }
+        }
+        if !to_asker {
+            let (name, token) = (names[0].clone(), ticket.token.clone());
+            let epoch = self.meta.epoch.clone();
+            let message = Message::Grant { name, token, fence, lease_ms, epoch, first: same };
+            self.effects.messages.push((ticket.session.clone(), message));
+        }
+    }
+
+    /// Are all names of a request free, but for `free`, which is anyway, and is nobody in its way there?
+    fn can_serve(&mut self, request: &Request, free: &Name) -> bool {
+        request.names.iter().filter(|name| *name != free).all(|name| {
+            if self.lock(name).key.is_some() {
+                return false;
+            }
+            let queue = &self.lock(name).queue;
+            let own = queue.iter().position(|it| it.token == request.token);
+            let ahead = queue[..own.unwrap_or(queue.len())].to_vec();
+            // More than are looked at are too many.
+            ahead.len() < DROPS_PER_COMMAND && !ahead.iter().any(|it| self.is_in_the_way(it))
+        })
+    }
+
+    /// Must whoever stands behind this ticket wait for it?
+    fn is_in_the_way(&mut self, ticket: &Ticket) -> bool {
+        let is_kept = |turn: &mut Self| turn.kept_for().is_some_and(|it| it.token == ticket.token);
+        self.waits(ticket) && (!ticket.several || is_kept(self))
+    }
+
+    /// The request whose names are kept for it: of those that live and are in time, the one that came first (R29).
+    pub(super) fn kept_for(&mut self) -> Option<Request> {
+        for _ in 0..DROPS_PER_COMMAND {
+            let oldest = self.locks.oldest_request()?;
+            let in_time = |at_us: u64| at_us > self.at.now_us;
+            if self.alive(&oldest.session)
+                && oldest.deadline_us.is_none_or(in_time)
+                && in_time(oldest.expires_us)
+            {
+                return Some(oldest);
+            }
+            // Its tickets are dropped where they are met.
+            self.locks.forget_request(&oldest.token);
+        }
+        None
+    }
+
+    /// Is this name kept for another request than that of the token, and came that before it?
+    pub(super) fn is_kept(&mut self, name: &Name, token: &Token) -> bool {
+        let Some(kept_for) = self.kept_for() else { return false };
+        let ahead = self.lock(name).queue.iter().take_while(|it| it.token != *token);
+        ahead.into_iter().any(|it| it.token == kept_for.token)
+    }
+
+    /// Takes tickets out of queues. (Those of the dead are dropped without a word about their waits, which
+    /// count no more without the ticket.)
+    pub(super) fn leave_queues<'n>(
+        &mut self,
+        names: impl IntoIterator<Item = &'n Name>,
+        whose: impl Fn(&Ticket) -> bool,
+    ) -> bool {
+        let mut several = None;
+        for name in names {
+            for ticket in self.lock(name).queue.extract_if(.., |it| whose(it)).collect::<Vec<_>>() {
+                // An owner waits with a request, not with each of its tickets.
+                if !ticket.several {
+                    self.effects.waits.extend(ticket.wait_ends(name));
+                } else if several.is_none() {
+                    several = Some(ticket);
+                }
+            }
+        }
+        let Some(ticket) = several else { return false };
+        if let Some(request) = self.locks.request(&ticket.token) {
+            self.effects.waits.extend(ticket.wait_ends(&request.names[0]));
+            self.locks.forget_request(&ticket.token);
+        }
+        true
+    }
+
+    /// Gives up waiting. Where a request for several names goes, others may have waited for it only.
+    pub(super) fn stand_down<'n>(
+        &mut self,
+        names: impl IntoIterator<Item = &'n Name>,
+        whose: impl Fn(&Ticket) -> bool,
+    ) {
+        let names: Vec<&Name> = names.into_iter().collect();
+        if !self.leave_queues(names.iter().copied(), whose) || self.guard_ms() > 0 {
+            return;
+        }
+        for name in names {
+            if self.lock(name).key.is_none() {
+                self.promote(name, None);
+            }
+        }
+    }
+
+    /// Gives a waiting caller its tickets, or refreshes them; its place stays (R28, G6). Says the place.
+    pub(super) fn queue_up(&mut self, ask: &Acquire) -> Option<u64> {
+        let at = self.at;
+        let deadline_us = match ask.wait {
+            Wait::No => return None,
+            Wait::For(left_ms) => Some(at.now_us + left_ms * US_PER_MS),
+            Wait::Forever => None,
+        };
+        // An acquisition that was revoked, and has not ended yet, does not wait behind itself: its
+        // release would hand the lock to it again (G6).
+        for name in ask.names() {
+            if self.lock(name).record().is_some_and(|record| {
+                record.token == ask.token
+                    && record.session == *at.caller
+                    && record.proof == ask.proof
+            }) {
+                return None;
+            }
+        }
+        let expires_us = at.now_us + QUEUE_TTL_MS * US_PER_MS;
+        let mut ticket = ask.ticket(at, deadline_us);
+        if ticket.several {
+            let names = ask.names().cloned().collect();
+            let known = self.locks.request(&ask.token);
+            ticket.since_us = known.map_or(at.now_us, |known| known.since_us);
+            self.locks.keep_request(Request {
+                token: ask.token.clone(),
+                session: at.caller.clone(),
+                names,
+                deadline_us,
+                since_us: ticket.since_us,
+                expires_us,
+                party: ask.party.clone(),
+            });
+        }
+        let mut position: Option<u64> = None;
+        for name in ask.names() {
+            let lock = self.lock(name);
+            lock.queue_expires_us = expires_us;
+            let index = lock.enqueue(&ticket)?;
+            // Of several queues only those count in which it waits.
+            if !ticket.several || lock.key.is_some() || self.is_kept(name, &ask.token) {
+                let ahead = self.living_ahead(name, index);
+                position = Some(position.map_or(ahead, |shortest| shortest.min(ahead)));
+            }
+        }
+        for owner in deadlock::wholes(&ask.party.owner) {
+            let place = Place { name: ask.name.clone(), token: ask.token.clone() };
+            self.effects.waits.push(WaitChange::Begins(owner, place, expires_us));
+        }
+        Some(position.unwrap_or(0))
+    }
+
+    /// How many of the first `index` tickets are alive. Only the first two living look after the holder, so only they
+    /// must know their place exactly; counting further, or past many dead ones, would cost one probe per ticket.
+    fn living_ahead(&mut self, name: &Name, index: usize) -> u64 {
+        let ahead: Vec<_> = {
+            let queue = &self.lock(name).queue;
+            queue[..index].iter().take(DROPS_PER_COMMAND).map(|it| it.session.clone()).collect()
+        };
+        let mut living = 0;
+        for session in &ahead {
+            living += u64::from(self.alive(session));
+            if living == 2 {
+                return index as u64;
+            }
+        }
+        if index > DROPS_PER_COMMAND { index as u64 } else { living }
+    }
+
+    /// Does whoever has this ticket live, and wait still?
+    fn waits(&self, ticket: &Ticket) -> bool {
+        ticket.deadline_us.is_none_or(|at_us| at_us > self.at.now_us) && self.alive(&ticket.session)
+    }
+}
+
+impl Lock {
+    /// Puts a ticket at the end of the queue; where the same stands there already, a repeated request changes its
+    /// deadline and nothing else. None: another session's ticket of the same value is in its way (R25).
+    fn enqueue(&mut self, ticket: &Ticket) -> Option<usize> {
+        match self.queue.iter().position(|it| it.token == ticket.token) {
+            Some(index) => {
+                let known = &mut self.queue[index];
+                if known.session != ticket.session || known.proof != ticket.proof {
+                    return None;
+                }
+                known.deadline_us = ticket.deadline_us;
+                Some(index)
+            }
+            None => {
+                self.queue.push(ticket.clone());
+                Some(self.queue.len() - 1)
+            }
+        }
+    }
+}
+
+impl Ticket {
+    /// Its owner does not wait with it any more.
+    fn wait_ends(&self, name: &Name) -> impl Iterator<Item = WaitChange> + use<> {
+        let place = Place { name: name.clone(), token: self.token.clone() };
+        let wholes: Vec<_> = deadlock::wholes(&self.party.owner).collect();
+        wholes.into_iter().map(move |owner| WaitChange::Ends(owner, place.clone()))
+    }
+}
+
+impl Acquire {
+    pub(super) fn ticket(&self, at: &Context<'_>, deadline_us: Option<u64>) -> Ticket {
+        Ticket {
+            token: self.token.clone(),
+            proof: self.proof.clone(),
+            session: at.caller.clone(),
+            lease_ms: self.lease_ms,
+            grace_ms: self.grace_ms,
+            floor: self.floor,
+            deadline_us,
+            since_us: at.now_us,
+            several: !self.also.is_empty(),
+            party: self.party.clone(),
+        }
+    }
+}
