@@ -87,6 +87,12 @@ impl WaitChange {
     }
 }
 
+/// Can this request be part of a cycle? It has an owner, and waits.
+#[must_use]
+pub fn is_possible(ask: &Acquire) -> bool {
+    !ask.party.owner.is_empty() && ask.wait != Wait::No
+}
+
 /// The cycle that this request would close, beginning with a lock that it asks for and ending with the one
 /// that its own owner holds. `kept_for`: whose names are kept for it.
 ///
@@ -100,7 +106,7 @@ pub fn cycle(
     kept_for: Option<&Request>,
     ask: &Acquire,
 ) -> Option<Vec<CycleStep>> {
-    if ask.party.owner.is_empty() || ask.wait == Wait::No {
+    if !is_possible(ask) {
         return None;
     }
     let own = |ticket: &&Ticket| ticket.token == ask.token && ticket.session == *at.caller;
@@ -162,9 +168,7 @@ impl Walk<'_> {
         }
         self.kept_for = None;
         self.step(name, request.since_us, &request.party);
-        let owner = &request.party.owner;
-        let is_own = !owner.is_empty() && is_part_of(&self.ask.party.owner, owner);
-        if is_own || request.names.iter().any(|name| self.by_its_holder(name)) {
+        if request.names.iter().any(|name| self.by_its_holder(name)) {
             return true;
         }
         self.steps.pop();
@@ -201,7 +205,8 @@ impl Walk<'_> {
         if !ticket.several {
             return self.leads_back(&place.name, &place.token);
         }
-        let request = self.locks.request(&place.token);
+        let now_us = self.at.now_us;
+        let request = self.locks.request(&place.token).filter(|it| it.expires_us > now_us);
         request.is_some_and(|it| it.names.iter().any(|name| self.leads_back(name, &place.token)))
     }
 

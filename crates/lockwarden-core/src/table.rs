@@ -446,25 +446,30 @@ impl Turn<'_> {
 
     fn refuse(&mut self, ask: &Acquire) -> Reply {
         let at = self.at;
-        ask.names().for_each(|name| self.probe(name));
-        let kept_for = self.kept_for();
+        let kept_for = match deadlock::is_possible(ask) {
+            true => self.kept_for(),
+            false => None,
+        };
         if let Some(cycle) = deadlock::cycle(at, self.locks, kept_for.as_ref(), ask) {
             self.stand_down(ask.names(), |it| it.token == ask.token && it.session == *at.caller);
+            ask.names().for_each(|name| self.probe(name));
             return Reply::Deadlock(cycle);
         }
+        ask.names().for_each(|name| self.probe(name));
         let position = self.queue_up(ask);
         let names = ask.names().enumerate();
         let mut holders: Vec<(usize, HolderView)> =
             names.filter_map(|(number, name)| Some((number, self.holder(name)?))).collect();
         holders.truncate(MOST_HOLDERS_TOLD);
         let guard_ms = self.guard_ms();
-        let kept = ask.names().position(|name| self.is_kept(name, &ask.token));
-        let (at, holder) = match holders.is_empty() {
-            true => (kept.unwrap_or(0), None),
-            false => {
-                let (at, holder) = holders.remove(0);
-                (at, Some(holder))
-            }
+        let (at, holder) = if !holders.is_empty() {
+            let (at, holder) = holders.remove(0);
+            (at, Some(holder))
+        } else if ask.also.is_empty() {
+            (0, None)
+        } else {
+            let kept = ask.names().position(|name| self.is_kept(name, &ask.token));
+            (kept.unwrap_or(0), None)
         };
         let reason = match guard_ms {
             0 if holder.is_none() => Reason::Kept,

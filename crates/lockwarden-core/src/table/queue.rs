@@ -34,7 +34,7 @@ impl Turn<'_> {
                 return Promoted::Nobody;
             };
             let request = match ticket.several {
-                true => self.locks.request(&ticket.token),
+                true => self.request(&ticket.token),
                 false => None,
             };
             if !self.waits(&ticket) || (ticket.several && request.is_none()) {
@@ -62,6 +62,11 @@ impl Turn<'_> {
             true => Promoted::Kept,
             false => Promoted::Nobody,
         }
+    }
+
+    /// The request of this token, if it is not forgotten by now.
+    fn request(&mut self, token: &Token) -> Option<Request> {
+        self.locks.request(token).filter(|it| it.expires_us > self.at.now_us)
     }
 
     /// Hands the lock to a ticket, and with it the others of its request.
@@ -157,7 +162,7 @@ impl Turn<'_> {
             }
         }
         let Some(ticket) = several else { return false };
-        if let Some(request) = self.locks.request(&ticket.token) {
+        if let Some(request) = self.request(&ticket.token) {
             self.effects.waits.extend(ticket.wait_ends(&request.names[0]));
             self.locks.forget_request(&ticket.token);
         }
@@ -204,7 +209,7 @@ impl Turn<'_> {
         let mut ticket = ask.ticket(at, deadline_us);
         if ticket.several {
             let names = ask.names().cloned().collect();
-            let known = self.locks.request(&ask.token);
+            let known = self.request(&ask.token);
             ticket.since_us = known.map_or(at.now_us, |known| known.since_us);
             self.locks.keep_request(Request {
                 token: ask.token.clone(),

@@ -40,6 +40,13 @@ pub(crate) fn alike_reply(mut actual: Reply, expected: &Reply) -> Reply {
                 alike(actual, expected);
             }
             alike_holder(&mut actual.holder, expected.holder.as_ref());
+            for ((_, actual), (_, expected)) in actual.others.iter_mut().zip(&expected.others) {
+                let mut other = Some(actual.clone());
+                alike_holder(&mut other, Some(expected));
+                if let Some(other) = other {
+                    *actual = other;
+                }
+            }
         }
         (Reply::Guarded { guard_ms: actual, .. }, Reply::Guarded { guard_ms: expected, .. }) => {
             alike(actual, *expected);

@@ -89,7 +89,28 @@ pub(crate) enum Ask {
         lock: usize,
     },
     Beat,
+    /// About several locks at once (R29).
+    Several {
+        what: What,
+        /// One of [`SETS`].
+        set: usize,
+        /// Whose token, and which of two.
+        by: (usize, usize),
+        wait: Wait,
+        owned: bool,
+    },
 }
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    Acquire,
+    Renew,
+    Release,
+    Cancel,
+}
+
+/// The names of a request for several, in order.
+const SETS: [&[usize]; 4] = [&[0, 1], &[0, 2], &[1, 2], &[0, 1, 2]];
 
 fn lock() -> impl Strategy<Value = usize> {
     prop_oneof![6 => Just(0_usize), 2 => Just(1), 1 => Just(2)]
@@ -133,6 +154,54 @@ fn ask() -> impl Strategy<Value = Ask> {
     ]
 }
 
+fn several() -> impl Strategy<Value = Op> {
+    let what = prop_oneof![6 => Just(What::Acquire), 1 => Just(What::Renew), 4 => Just(What::Release),
+        1 => Just(What::Cancel)];
+    let wait = prop_oneof![
+        1 => Just(Wait::No),
+        1 => prop::sample::select(vec![2_000, 50_000]).prop_map(Wait::For),
+        5 => Just(Wait::Forever),
+    ];
+    // Seldom another's token.
+    let whose = prop_oneof![12 => Just(0_usize), 1 => Just(1)];
+    (0..3_usize, what, 0..SETS.len(), (whose, 0..2_usize), wait, prop::bool::ANY).prop_map(
+        |(who, what, set, (whose, which), wait, owned)| {
+            let by = ((who + whose) % 3, which);
+            Op::Alone(who, Ask::Several { what, set, by, wait, owned })
+        },
+    )
+}
+
+/// Requests for several locks and for one in each other's way, and what gives them free again.
+fn crowd() -> impl Strategy<Value = Vec<Op>> {
+    let single = (0..3_usize, 0..3_usize, prop::bool::ANY).prop_map(|(who, lock, releases)| {
+        let ask = Ask::Acquire {
+            lock,
+            by: 0,
+            proof: false,
+            wait: Wait::Forever,
+            lease_ms: 30_000,
+            grace_ms: 3_000,
+            floor: Floor::None,
+            owner: Whose::Own,
+        };
+        Op::Alone(who, if releases { Ask::Release { lock, by: 0 } } else { ask })
+    });
+    let other = prop_oneof![
+        2 => (0..3_usize).prop_map(Op::Cut),
+        4 => (0..3_usize).prop_map(Op::Join),
+        1 => prop::sample::select(vec![2_600, 3_300, 31_000]).prop_map(Op::StepMs),
+        1 => (0..3_usize).prop_map(|lock| Op::Foreign(lock, Foreign::Del)),
+    ];
+    let op = prop_oneof![10 => several(), 8 => single, 2 => other];
+    prop::collection::vec(op, 4..24).prop_map(|mut ops| {
+        ops.splice(0..0, (0..3).map(Op::Join));
+        ops.push(Op::Join(0));
+        ops.push(Op::Batch(0, (0..3).map(|lock| Ask::Show { lock }).collect()));
+        ops
+    })
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let foreign = prop_oneof![
         prop::option::of(prop::sample::select(vec![2_000_u64, 90_000]))
@@ -142,6 +211,7 @@ fn op() -> impl Strategy<Value = Op> {
         Just(Foreign::Persist),
     ];
     prop_oneof![
+        8 => several(),
         25 => (0..3_usize, prop::collection::vec(ask(), 1..5)).prop_map(|(who, asks)| Op::Batch(who, asks)),
         5 => (0..3_usize, prop::collection::vec(ask(), 5..14)).prop_map(|(who, asks)| Op::Batch(who, asks)),
         20 => (0..3_usize, ask()).prop_map(|(who, ask)| Op::Alone(who, ask)),
@@ -156,7 +226,8 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// What may happen in a whole case: anything, and now and then a story that seldom comes by chance.
 pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let one_or_more = prop_oneof![12 => op().prop_map(|op| vec![op]), 1 => story(), 1 => cycle()];
+    let one_or_more =
+        prop_oneof![12 => op().prop_map(|op| vec![op]), 1 => story(), 1 => cycle(), 2 => crowd()];
     prop::collection::vec(one_or_more, 1..35).prop_map(|parts| parts.concat())
 }
 
@@ -337,5 +408,27 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
         },
         Ask::Show { lock: at } => Command::Show { name: lock(at) },
         Ask::Beat => Command::Beat,
+        Ask::Several { what, set, by: (whose, which), wait, owned } => {
+            let (at, others) = SETS[set].split_first().expect("none is empty");
+            let (name, also) = (lock(*at), others.iter().map(|at| lock(*at)).collect());
+            // The same token is the same acquisition, of the same locks.
+            let token = token(&format!("{}{which}{set}", TOKENS[whose]));
+            match what {
+                What::Acquire => Command::Acquire(Acquire {
+                    name,
+                    also,
+                    token,
+                    proof: "".into(),
+                    wait,
+                    lease_ms: 30_000,
+                    grace_ms: 3_000,
+                    floor: 0,
+                    party: party_of(if owned { SESSIONS[who] } else { "" }, SESSIONS[who]),
+                }),
+                What::Renew => Command::Renew(Renew { name, also, token, lease_ms: 30_000 }),
+                What::Release => Command::Release { name, also, token },
+                What::Cancel => Command::Cancel { name, also, token, proof: "".into() },
+            }
+        }
     }
 }

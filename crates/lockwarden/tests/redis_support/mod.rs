@@ -121,10 +121,20 @@ impl Session {
 
     /// Drives the link until something holds. Panics if it takes too long.
     #[track_caller]
-    pub fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Session) -> Option<T>) -> T {
+    pub fn until<T>(&mut self, what: &str, done: impl FnMut(&mut Session) -> Option<T>) -> T {
+        let result = self.within(SOON, done);
+        result.unwrap_or_else(|| panic!("{}: {what}: {:?}", self.id, self.closed))
+    }
+
+    /// Drives the link until something holds; none: it does not within this time.
+    pub fn within<T>(
+        &mut self,
+        time: Duration,
+        mut done: impl FnMut(&mut Session) -> Option<T>,
+    ) -> Option<T> {
         let runtime = self.runtime.clone();
         let result = runtime.block_on(async {
-            tokio::time::timeout(SOON, async {
+            tokio::time::timeout(time, async {
                 loop {
                     if let Some(result) = done(self) {
                         return result;
@@ -135,7 +145,7 @@ impl Session {
             })
             .await
         });
-        result.unwrap_or_else(|_| panic!("{}: {what}: {:?}", self.id, self.closed))
+        result.ok()
     }
 
     /// Takes in what has arrived, without waiting.

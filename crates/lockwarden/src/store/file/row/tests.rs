@@ -140,15 +140,23 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_row_is_refused(lock in lock(), cut in any::<prop::sample::Index>()) {
+    fn a_request_comes_back_as_it_was(request in request()) {
+        prop_assert_eq!(request_from_bytes(&request_to_bytes(&request)), Ok(request));
+    }
+
+    #[test]
+    fn a_cut_row_is_refused(lock in lock(), request in request(), cut in any::<prop::sample::Index>()) {
         let bytes = lock_to_bytes(&lock);
         prop_assert_eq!(lock_from_bytes(&bytes[..cut.index(bytes.len())]), Err(Damaged));
+        let bytes = request_to_bytes(&request);
+        prop_assert_eq!(request_from_bytes(&bytes[..cut.index(bytes.len())]), Err(Damaged));
     }
 
     #[test]
     fn any_bytes_are_read_without_a_panic(bytes in vec(any::<u8>(), 0..200)) {
         let _ = lock_from_bytes(&bytes);
         let _ = message_from_bytes(&bytes);
+        let _ = request_from_bytes(&bytes);
     }
 }
 
@@ -157,7 +165,7 @@ proptest! {
 fn tickets_share_what_they_have_in_common() {
     let party = Arc::new(Party { label: "worker".into(), host: "host".into(), ..Party::default() });
     let ticket = |number: u64| Ticket {
-        several: Default::default(),
+        several: false,
         token: Token::found(&[7; 32]),
         proof: "".into(),
         session: SessionId::new("0123456789abcdef0123456789abcdef"),

@@ -178,7 +178,8 @@ for i = 1, #orders, 2 do
       and (queues_until <= now or (no_queue and (word == 97 --[[ACQUIRE]] or word == 114 --[[RELEASE]]))) then
       waits[key] = false
     end
-    if is_easy and (word == 114 --[[RELEASE]] or word == 110 --[[RENEW]]) then
+    -- Unless a command before this one has handed it to a request for several (R29).
+    if is_easy and (word == 114 --[[RELEASE]] or word == 110 --[[RENEW]]) and values[key] == nil then
       values[key] = found[held_at]
     end
     local second, third = ARGV[at + 1], ARGV[at + 2]

@@ -92,10 +92,6 @@ local function by_whom_it_is_kept_for(walk, token)
   end
   walk.kept = nil
   walk.steps[#walk.steps + 1] = { key, held_ms(request.since), request.party }
-  local owner = owner_of(request.party)
-  if owner and is_part_of(walk.asker, owner) then
-    return true
-  end
   for n = 1, #request.keys do
     key = request.keys[n]
     if by_its_holder(walk) then

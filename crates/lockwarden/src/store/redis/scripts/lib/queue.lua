@@ -271,15 +271,17 @@ local function queue_up(keys, token, term)
     writes[n] = write_ticket
     if not index then
       in_its_way = true
-    -- Of several queues only those count in which it waits. The first of all is the longest that waits, if nobody is.
-    elseif not it.several or value() or is_kept(token) then
+      break
+    end
+    -- Of several queues only those count in which it waits.
+    if not it.several or value() or is_kept(token) then
       local ahead = living_ahead(index)
       position = position and position < ahead and position or ahead
     end
   end
   key = here
   return in_its_way and -1 or position or 0, function()
-    for n = 1, #keys do
+    for n = 1, #writes do
       key = keys[n]
       writes[n]()
     end

@@ -16,7 +16,7 @@ local function know_tails(keys, its_tails)
   end
 end
 
--- The request of this token, or nil.
+-- The request of this token, or nil: there is none, or it is forgotten by now.
 local function request_of(token)
   local text = call('HGET', request_texts, token)
   if not text then
@@ -27,7 +27,7 @@ local function request_of(token)
   schema, it.session, it.deadline, it.since, it.expires, it.party, it.keys, its_tails = unpack_packed(text)
   known_schema(schema)
   know_tails(it.keys, its_tails)
-  return it
+  return it.expires > now and it or nil
 end
 
 local function forget_request(token)
@@ -59,7 +59,7 @@ local function kept_for()
       return nil
     end
     local it = request_of(token)
-    if it and it.expires > now and lives(it) then
+    if it and lives(it) then
       return it
     end
     -- Its tickets are dropped where they are met.
