@@ -282,6 +282,38 @@ fn r12_what_stands_in_the_place_of_waits_is_let_be() {
     });
 }
 
+/// R37: where another lock's queue cannot be read no way leads on, and the others are still followed.
+#[test]
+fn r37_a_queue_that_cannot_be_read_leads_nowhere() {
+    with_protocols(|server, settings| {
+        let mut session = Session::connect(settings, "A");
+        let by = |owner: &str, lock: &str| acquire_of(owner, lock, &format!("{owner} {lock}"));
+        // h waits in two places, with parts of it. The one that is looked at first is broken.
+        for (owner, lock) in [("h", "x"), ("q", "y"), ("q", "z")] {
+            assert!(matches!(session.ask(by(owner, lock)), Reply::Granted { .. }));
+        }
+        for (owner, lock) in [("h/1", "y"), ("h/2", "z")] {
+            assert!(matches!(session.ask(by(owner, lock)), Reply::Refused(_)));
+        }
+        let break_it: [&[&str]; 3] = [
+            &["SET", "lockwarden:queue:{y}", "foreign"],
+            // MessagePack's 2: another schema.
+            &["HSET", "lockwarden:tickets:{y}", "h/1 y", "\u{2}"],
+            &["SET", "lockwarden:tickets:{y}", "foreign"],
+        ];
+        for command in break_it {
+            assert!(server.cmd(command).error().is_none(), "{command:?}");
+            let reply = session.ask(by("s", "x"));
+            assert!(matches!(&reply, Reply::Refused(it) if it.position == Some(0)), "{reply:?}");
+            session.ask(cancel("x", "s x"));
+            let reply = session.ask(by("q", "x"));
+            assert!(matches!(&reply, Reply::Deadlock(_)), "{reply:?}");
+        }
+        session.ask(cancel("z", "h/2 z"));
+        assert!(matches!(session.ask(by("q", "x")), Reply::Refused(_)), "no other way");
+    });
+}
+
 /// R4, R5: a fresh server, a restarted one and a flushed one begin an epoch; whether with a guard
 /// depends on who may still believe.
 #[test]

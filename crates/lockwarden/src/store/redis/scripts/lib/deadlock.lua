@@ -25,6 +25,16 @@ local function came_before(one, other)
   return one.since < other.since or (one.since == other.since and one.token < other.token)
 end
 
+-- Does this owner, or a part of it, wait at `key` by the ticket that the place names? An error if that cannot be read.
+local function waits_there(place, owner, own)
+  local it = ticket(place.token)
+  -- Of those who wait already, only the youngest is refused.
+  return it and is_part_of(owner_of(it.party), owner)
+    and (it.deadline < 0 or it.deadline > now) and subscribers(it.session) > 0
+    and call('ZSCORE', companion('queue'), place.token)
+    and not (own and came_before(own, it))
+end
+
 -- walk: asker, token, own (the asker's ticket, if it waits already), seen (owners from which no way leads back),
 -- count (of those), steps. True: a way leads from the holder of `key` back to the asker, and its steps are left.
 local function leads_back(walk)
@@ -49,12 +59,9 @@ local function leads_back(walk)
       if place.tail ~= '' then
         tails[key] = place.tail
       end
-      local waiting = ticket(place.token)
-      -- Of those who wait already, only the youngest is refused.
-      if waiting and is_part_of(owner_of(waiting.party), owner)
-        and (waiting.deadline < 0 or waiting.deadline > now) and subscribers(waiting.session) > 0
-        and call('ZSCORE', companion('queue'), place.token)
-        and not (walk.own and came_before(walk.own, waiting)) and leads_back(walk) then
+      -- Another lock's queue may hold anything, too.
+      local readable, counts = pcall(waits_there, place, owner, walk.own)
+      if readable and counts and leads_back(walk) then
         return true
       end
     end
