@@ -7,7 +7,7 @@ end
 
 -- Where this owner and its parts wait, in order.
 local function places_of(owner)
-  local texts = try('HKEYS', waits_key(owner))
+  local texts = look('HKEYS', waits_key(owner))
   local places = {}
   for n = 1, texts.err and 0 or #texts do
     local ok, schema, its_key, tail, token = pcall(unpack_packed, texts[n])
@@ -31,7 +31,7 @@ local function waits_there(place, owner, own)
   -- Of those who wait already, only the youngest is refused.
   return it and is_part_of(owner_of(it.party), owner)
     and (it.deadline < 0 or it.deadline > now) and subscribers(it.session) > 0
-    and call('ZSCORE', companion('queue'), place.token)
+    and call('ZRANK', companion('queue'), place.token)
     and not (own and came_before(own, it))
 end
 
@@ -76,7 +76,7 @@ local function cycle(token, term)
     return nil
   end
   local own = ticket(token)
-  if own and (own.session ~= session or not call('ZSCORE', companion('queue'), token)) then
+  if own and (own.session ~= session or not call('ZRANK', companion('queue'), token)) then
     own = nil
   end
   local walk = { asker = asker, token = token, own = own, seen = {}, count = 0, steps = {} }

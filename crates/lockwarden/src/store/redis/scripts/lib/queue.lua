@@ -41,6 +41,9 @@ local function waits_key(owner)
   return 'lockwarden:wait' .. sub(KEYS[1], 16) .. '#' .. owner
 end
 
+-- What stands in the place of our hashes is passed over; but a self-test names what a user may not do (R10).
+local look = run == '' and call or try
+
 -- The hashes of the owner and of every one that it is a part of, and the field.
 local function waits_of(party, token)
   local owner, names, from = owner_of(party), {}, 1
@@ -56,10 +59,10 @@ end
 local function wait_begins(party, token)
   local names, place = waits_of(party, token)
   for n = 1, #names do
-    local count = try('HLEN', names[n])
+    local count = look('HLEN', names[n])
     if type(count) == 'number' then
       -- Places of the dead are not removed one by one: those who live come back at their next recheck.
-      if count >= 64 --[[MOST_PLACES]] and try('HEXISTS', names[n], place) == 0 then
+      if count >= 64 --[[MOST_PLACES]] and not try('HGET', names[n], place) then
         try('DEL', names[n])
       end
       try('HSET', names[n], place, '')
