@@ -43,11 +43,11 @@ fn words(graph: &GraphJson) -> String {
             Some(holder) => {
                 let since =
                     holder.held_ms.map_or_else(String::new, |ms| format!(" for {}", span(ms)));
-                format!(" is held by {}{since}\n", Party::holder(holder).words())
+                format!(" is held by {}{since}\n", Party::holder(holder).words)
             }
         };
         for (place, ticket) in lock.queue.iter().enumerate() {
-            let waits = Party::waiter(ticket).words();
+            let waits = Party::waiter(ticket).words;
             text += &format!("  {}. {waits} waits for {}\n", place + 1, span(ticket.waited_ms));
         }
     }
@@ -59,42 +59,27 @@ struct Party<'a> {
     id: &'a str,
     /// What the id is: an owner's, or only the token's of one acquisition.
     kind: &'static str,
-    label: &'a str,
-    host: &'a str,
-    pid: Option<u32>,
-    foreign: bool,
+    words: String,
 }
 
 impl<'a> Party<'a> {
     fn holder(holder: &'a HolderJson) -> Party<'a> {
-        Party {
-            id: holder.owner.as_deref().unwrap_or(&holder.token),
-            kind: if holder.owner.is_some() { "owner" } else { "token" },
-            label: holder.label.as_deref().unwrap_or_default(),
-            host: holder.host.as_deref().unwrap_or("?"),
-            pid: holder.pid,
-            foreign: holder.foreign,
-        }
+        let words = if holder.foreign {
+            format!("another kind of client (value {})", escaped(&holder.token))
+        } else {
+            output::party(holder.label.as_deref(), holder.host.as_deref(), holder.pid)
+        };
+        Party::new(holder.owner.as_deref(), &holder.token, words)
     }
 
     fn waiter(ticket: &'a TicketJson) -> Party<'a> {
-        Party {
-            id: ticket.owner.as_deref().unwrap_or(&ticket.token),
-            kind: if ticket.owner.is_some() { "owner" } else { "token" },
-            label: &ticket.label,
-            host: &ticket.host,
-            pid: ticket.pid,
-            foreign: false,
-        }
+        let words = output::party(Some(&ticket.label), Some(&ticket.host), ticket.pid);
+        Party::new(ticket.owner.as_deref(), &ticket.token, words)
     }
 
-    fn words(&self) -> String {
-        if self.foreign {
-            return format!("another kind of client (value {})", escaped(self.id));
-        }
-        let label = if self.label.is_empty() { String::new() } else { escaped(self.label) + " " };
-        let pid = self.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-        format!("{label}(host {}, pid {pid})", escaped(self.host))
+    fn new(owner: Option<&'a str>, token: &'a str, words: String) -> Party<'a> {
+        let kind = if owner.is_some() { "owner" } else { "token" };
+        Party { id: owner.unwrap_or(token), kind, words }
     }
 }
 
@@ -105,7 +90,7 @@ fn dot(graph: &GraphJson) -> String {
     let mut edges = String::new();
     let mut draw = |party: Party<'_>| {
         let node = quoted(&format!("{} {}", party.kind, party.id));
-        parties.insert(node.clone(), quoted(&party.words()));
+        parties.insert(node.clone(), quoted(&party.words));
         node
     };
     for LockJson { name, holder, queue, .. } in &graph.locks {

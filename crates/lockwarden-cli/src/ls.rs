@@ -69,14 +69,11 @@ fn who(holder: &HolderJson) -> String {
     if holder.foreign {
         return "another kind of client".into();
     }
-    let label = holder.label.as_deref().filter(|it| !it.is_empty());
-    let label = label.map_or_else(String::new, |it| format!("{} ", output::escaped(it)));
-    let host = output::escaped(holder.host.as_deref().unwrap_or("?"));
-    let pid = holder.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    let party = output::party(holder.label.as_deref(), holder.host.as_deref(), holder.pid);
     let state = match (holder.revoked, holder.alive) {
-        (Some(true), _) => " (revoked)",
-        (_, Some(false)) => " (link down)",
+        (Some(true), _) => ", revoked",
+        (_, Some(false)) => ", link down",
         _ => "",
     };
-    format!("{label}{host}:{pid}{state}")
+    party + state
 }

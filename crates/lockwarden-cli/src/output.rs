@@ -40,6 +40,13 @@ pub(crate) fn escaped(text: &str) -> String {
     line
 }
 
+/// Who holds or waits, in words: as the library's errors say it. `?`: not known.
+pub(crate) fn party(label: Option<&str>, host: Option<&str>, pid: Option<u32>) -> String {
+    let label = label.filter(|it| !it.is_empty()).map_or_else(String::new, |it| escaped(it) + " ");
+    let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    format!("{label}(host {}, pid {pid})", escaped(host.unwrap_or("?")))
+}
+
 /// A length of time for people: 0.3 s, 2 m 5 s, 3 h 20 m.
 pub(crate) fn span(ms: u64) -> String {
     let (s, m, h) = (ms / 1_000, ms / 60_000, ms / 3_600_000);
@@ -95,6 +102,13 @@ mod tests {
         assert_eq!(span(125_000), "2 m 5 s");
         assert_eq!(span(12_000_000), "3 h 20 m");
         assert_eq!(span(200_000_000), "2 d 7 h");
+    }
+
+    #[test]
+    fn parties() {
+        assert_eq!(party(Some("nightly\n1"), Some("a"), Some(7)), "nightly\\n1 (host a, pid 7)");
+        assert_eq!(party(Some(""), Some("a\r"), None), "(host a\\r, pid ?)");
+        assert_eq!(party(None, None, None), "(host ?, pid ?)");
     }
 
     #[test]

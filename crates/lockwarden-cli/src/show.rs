@@ -3,7 +3,7 @@
 use crate::{
     args::ShowArgs,
     failure::Failure,
-    output::{self, escaped, span, utc},
+    output::{self, party, span, utc},
     settings,
     wire::{HolderJson, LockJson},
 };
@@ -42,7 +42,7 @@ fn words(name: &Name, lock: &LockJson) -> String {
             text,
             "{heading}{}. {} waiting {}, {left}{gone}",
             place + 1,
-            party(&ticket.label, &ticket.host, ticket.pid),
+            party(Some(&ticket.label), Some(&ticket.host), ticket.pid),
             span(ticket.waited_ms),
         );
     }
@@ -63,8 +63,7 @@ fn holder_words(holder: &HolderJson) -> String {
             _ => "held",
         };
         line("state", state.into());
-        let label = holder.label.as_deref().unwrap_or_default();
-        line("holder", party(label, holder.host.as_deref().unwrap_or("?"), holder.pid));
+        line("holder", party(holder.label.as_deref(), holder.host.as_deref(), holder.pid));
     }
     if let (Some(since_unix_ms), Some(held_ms)) = (holder.since_unix_ms, holder.held_ms) {
         line("since", format!("{} ({})", utc(since_unix_ms), span(held_ms)));
@@ -83,10 +82,4 @@ fn holder_words(holder: &HolderJson) -> String {
     }
     line("token", holder.token.clone());
     text
-}
-
-fn party(label: &str, host: &str, pid: Option<u32>) -> String {
-    let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-    let label = if label.is_empty() { String::new() } else { format!("{}, ", escaped(label)) };
-    format!("{label}host {}, pid {pid}", escaped(host))
 }

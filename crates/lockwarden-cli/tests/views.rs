@@ -90,7 +90,7 @@ fn show_tells_the_holder_and_the_queue() {
         // The same in words, on one line each.
         let words = site.ran(&["show", "x"]).text();
         for part in
-            ["lock     x\n", "nightly\\n1, host ", "of 20.0 s\n", "1. second, host ", "2. host "]
+            ["lock     x\n", "nightly\\n1 (host ", "of 20.0 s\n", "1. second (host ", "2. (host "]
         {
             assert!(words.contains(part), "{part:?} is not in\n{words}");
         }
@@ -103,6 +103,33 @@ fn show_tells_the_holder_and_the_queue() {
         let free = json!({"name": "x", "free": true, "holder": null, "queue": []});
         assert_eq!(site.show("x"), free);
         assert_eq!(site.ran(&["show", "x"]).text(), "lock     x\nstate    free\n");
+    }
+}
+
+/// Whoever holds or waits is the same words everywhere, so that one finds them again.
+#[test]
+fn a_party_is_said_in_one_way() {
+    let (_server, sites) = sites();
+    for site in sites {
+        let holder = hold(&site, &["x", "--label", "nightly"]);
+        let waiter = site.run(&["x"], "true");
+        site.await_queue("x", 1);
+        let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+        let holds = format!("nightly (host {host}, pid {})", holder.process.id());
+        let waits = format!(" (host {host}, pid {})", waiter.process.id());
+        for view in ["show", "graph"] {
+            let words = site.ran(&[view, "x"]).text();
+            assert!(words.contains(&holds) && words.contains(&waits), "{words}");
+        }
+        let table = site.ran(&["ls"]).text();
+        assert!(table.contains(&holds), "{table}");
+        let busy = site.ran(&["run", "x", "--no-wait", "--", "true"]);
+        assert!(busy.stderr.contains(&format!("held by {holds} for ")), "{busy:?}");
+        site.write("go");
+        for started in [holder, waiter] {
+            let ran = started.end();
+            assert_eq!(ran.code(), 0, "{ran:?}");
+        }
     }
 }
 
@@ -132,7 +159,7 @@ fn ls_lists_what_matches() {
         assert!(lines[3].starts_with("odd\\nname "), "{table}");
         let pid = held[1].process.id().to_string();
         assert!(
-            lines[1].starts_with("job:a ") && lines[1].contains(&format!(":{pid} ")),
+            lines[1].starts_with("job:a ") && lines[1].contains(&format!(", pid {pid}) ")),
             "{table}"
         );
         site.write("go");

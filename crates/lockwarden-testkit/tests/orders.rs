@@ -5,12 +5,17 @@
 use lockwarden::{Error, Warden};
 use lockwarden_testkit::{
     conformance::{until, waiters},
+    process::eventually,
     proxy::{Cut, NewConnections},
     recorder::Verdict,
     site::Site,
     taker::{Options, Taker},
 };
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 mod support;
 use support::{
@@ -27,6 +32,14 @@ struct Done {
     slowest_us: u64,
 }
 
+/// How many acquisitions stand in a record that others still write: the last line may not be whole.
+fn acquisitions(record: &Path) -> usize {
+    let text = std::fs::read_to_string(record).unwrap();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let tokens: BTreeSet<_> = whole.lines().filter_map(|line| line.split('\t').nth(1)).collect();
+    tokens.len()
+}
+
 /// Takes the orders `0..count` through, in several processes; the first is killed on the way if `kill`.
 fn take_through(site: &Site, count: usize, order: &str, kill: bool) -> Done {
     let record = tempfile::NamedTempFile::new().unwrap();
@@ -39,7 +52,8 @@ fn take_through(site: &Site, count: usize, order: &str, kill: bool) -> Done {
         taker.tell(&format!("orders o {} {each} {work_us} {order}", i * each));
     }
     if kill {
-        std::thread::sleep(Duration::from_millis(300));
+        // On the way: its own orders alone are 4 × `each` acquisitions.
+        eventually(LONG, || acquisitions(record.path()) >= each / 2);
         takers.remove(0).process().kill9();
     }
     let mut done = Done { orders: 0, deadlocks: 0, slowest_us: 0 };
@@ -128,7 +142,10 @@ fn r37_a_cycle_that_nobody_saw_is_found() {
         let youngest = loop {
             // The store must have seen the link closed, or it finds the cycle at once.
             let waiting = wait(&w, "x", "t2");
-            tokio::time::sleep(MS(30)).await;
+            until("it is told, or waits", || async {
+                waiting.is_finished() || waiters(&w, "x").await == 3
+            })
+            .await;
             if !waiting.is_finished() {
                 break waiting;
             }

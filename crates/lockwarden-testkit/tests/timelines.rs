@@ -6,7 +6,7 @@ use lockwarden::{Error, Loss, State, Warden};
 use lockwarden_testkit::{
     conformance::{names, until, waiters},
     proxy::{Cut, Direction, NewConnections, Proxy},
-    servers::{Server, ServerKind},
+    servers::{META_KEY, Server, ServerKind},
 };
 use std::{
     future::Future,
@@ -86,6 +86,27 @@ fn r16_an_acquire_that_lands_after_its_cancel() {
         assert!(began.elapsed() < MS(2_000), "{:?}", began.elapsed());
         next.release().await.unwrap();
         until("nothing is left", || async { names(&b).await.is_empty() }).await;
+    });
+}
+
+/// R23: an owner that enters again while its grant is at risk, and loses it, waits no longer in all than it said.
+#[test]
+fn r23_what_is_lost_while_waiting_is_acquired_anew_in_one_wait() {
+    on_every_server(|server, protocol| async move {
+        let a = connect(&server, protocol).await;
+        let brief = a.lock("x").owner("o").lease(MS(1_000)).without_renewal();
+        let held = brief.acquire().await.unwrap();
+        // A new epoch: nothing confirms the old grant, and for W there is no other.
+        server.cmd(&["DEL", META_KEY]);
+        a.show("x").await.unwrap();
+        until("at risk", || async { !held.check() }).await;
+        assert!(matches!(held.state(), State::AtRisk(_)), "{:?}", held.state());
+        let began = Instant::now();
+        let error = brief.wait_for(MS(1_500)).acquire().await.unwrap_err();
+        let took = began.elapsed();
+        assert!(matches!(held.state(), State::Lost(Loss::LeaseEnded)), "{:?}", held.state());
+        let Error::TimedOut { waited, told: Some(_), .. } = error else { panic!("{error}") };
+        assert!(waited >= MS(1_499) && took < MS(2_000), "{waited:?} of {took:?}");
     });
 }
 

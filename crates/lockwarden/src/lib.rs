@@ -17,6 +17,7 @@ pub mod error;
 mod fork;
 pub mod gate;
 pub mod order;
+mod proc_locks;
 pub mod process;
 mod random;
 pub mod store;

@@ -6,6 +6,9 @@
 //! kernel's lockdep (<https://docs.kernel.org/locking/lockdep-design.html>): orders are kept by class, so that one run
 //! with two orders of stock and user stands for all stocks and all users.
 //!
+//! It remembers 10,000 pairs of classes: programs have dozens. Where locks have no class each name is one, and there
+//! may be more; then it says so, once, and tells from then on of pairs that it knows only.
+//!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
 //! use lockwarden::{OrderWatch, Settings};
@@ -33,6 +36,9 @@ use std::{
     panic::Location,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+/// How many pairs of classes are remembered: some MB. A search goes through all of them at worst.
+const MOST_PAIRS: usize = 10_000;
 
 /// Watches the order in which owners take locks. Cheap to clone; several wardens may share one.
 #[derive(Clone)]
@@ -91,6 +97,10 @@ struct Orders {
     held: HashMap<Arc<str>, Vec<Taken>>,
     /// The steps, the first of each kind. Within one class the order is that of the names.
     steps: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Step>>,
+    /// How many steps.
+    pairs: usize,
+    /// There was one more.
+    full: bool,
     /// What was told already, once for each pair.
     told: BTreeSet<(Arc<str>, Arc<str>)>,
     last_id: u64,
@@ -102,6 +112,14 @@ struct Taken {
     class: Arc<str>,
     name: Arc<str>,
     at: &'static Location<'static>,
+}
+
+/// What comes of asking for a lock.
+struct Asked {
+    id: u64,
+    disagreements: Vec<Disagreement>,
+    /// Just now there were more pairs than are remembered.
+    full_now: bool,
 }
 
 /// A lock that is being taken or held: forgotten when this is dropped.
@@ -144,7 +162,13 @@ impl OrderWatch {
         locks: &[(&str, &str)],
         at: &'static Location<'static>,
     ) -> Hold {
-        let (id, disagreements) = self.orders().asked(owner, locks, at);
+        let Asked { id, disagreements, full_now } = self.orders().asked(owner, locks, at);
+        if full_now {
+            tracing::warn!(
+                "the lock-order watch knows {MOST_PAIRS} pairs of locks and learns no more: give locks of one kind \
+                 one class (Lock::class)"
+            );
+        }
         disagreements.iter().for_each(|disagreement| (self.0.tell)(disagreement));
         Hold { watch: self.clone(), owner: owner.clone(), id }
     }
@@ -174,7 +198,8 @@ impl Orders {
         owner: &Arc<str>,
         locks: &[(&str, &str)],
         at: &'static Location<'static>,
-    ) -> (u64, Vec<Disagreement>) {
+    ) -> Asked {
+        let was_full = self.full;
         let steps: Vec<Step> =
             locks.iter().flat_map(|(class, name)| self.steps_to(owner, class, name, at)).collect();
         let disagreements = steps.into_iter().filter_map(|now| self.stepped(now)).collect();
@@ -187,7 +212,7 @@ impl Orders {
             at,
         };
         self.held.entry(owner.clone()).or_default().extend(locks.iter().map(taken));
-        (id, disagreements)
+        Asked { id, disagreements, full_now: self.full && !was_full }
     }
 
     /// The steps from what the owner holds to this lock.
@@ -220,17 +245,29 @@ impl Orders {
 
     /// A step was taken: does it disagree with those of before?
     fn stepped(&mut self, now: Step) -> Option<Disagreement> {
+        // What is not remembered would be told again and again.
         let pair = (now.held.clone(), now.asked.clone());
-        let before = match self.told.contains(&pair) {
-            true => None,
-            false => self.way(&now.asked, &now.held),
-        };
-        let steps = self.steps.entry(now.held.clone()).or_default();
-        steps.entry(now.asked.clone()).or_insert_with(|| now.clone());
-        let before = before?;
+        if !self.learn(&now) || self.told.contains(&pair) {
+            return None;
+        }
+        let before = self.way(&now.asked, &now.held)?;
         self.told.insert((pair.1.clone(), pair.0.clone()));
         self.told.insert(pair);
         Some(Disagreement { now, before })
+    }
+
+    /// Remembers a step, the first of each kind; false: there is no room.
+    fn learn(&mut self, step: &Step) -> bool {
+        if self.steps.get(&step.held).is_some_and(|asked| asked.contains_key(&step.asked)) {
+            return true;
+        }
+        if self.pairs == MOST_PAIRS {
+            self.full = true;
+            return false;
+        }
+        self.pairs += 1;
+        self.steps.entry(step.held.clone()).or_default().insert(step.asked.clone(), step.clone());
+        true
     }
 
     /// The shortest way of steps from one class to another.
@@ -331,6 +368,30 @@ mod tests {
         let _part = take(&part, "z");
         drop(take(&whole, "y"));
         assert_eq!(watch.orders().steps.len(), 1, "the whole has nothing of its part's");
+    }
+
+    /// Names without a class could be any number.
+    #[test]
+    fn so_many_pairs_are_remembered_and_no_more() {
+        let mut orders = Orders::default();
+        let owner: Arc<str> = "o".into();
+        let take = |orders: &mut Orders, held: &str, asked: &str| {
+            orders.asked(&owner, &[(held, held)], Location::caller());
+            let Asked { disagreements, full_now, .. } =
+                orders.asked(&owner, &[(asked, asked)], Location::caller());
+            orders.held.clear();
+            (disagreements.len(), full_now)
+        };
+        for number in 0..MOST_PAIRS {
+            assert_eq!(take(&mut orders, &format!("a{number}"), "b"), (0, false));
+        }
+        let known = |orders: &Orders| orders.steps.values().map(BTreeMap::len).sum::<usize>();
+        assert_eq!(take(&mut orders, "c", "d"), (0, true), "told");
+        assert_eq!(take(&mut orders, "e", "f"), (0, false), "once");
+        assert_eq!(take(&mut orders, "d", "c"), (0, false), "nothing is known of these");
+        assert_eq!(take(&mut orders, "b", "a7"), (0, false), "nor is a new one told");
+        assert_eq!(take(&mut orders, "a7", "b"), (0, false));
+        assert_eq!((known(&orders), orders.pairs, orders.told.len()), (MOST_PAIRS, MOST_PAIRS, 0));
     }
 
     #[test]

@@ -17,7 +17,8 @@ use lockwarden_testkit::{
     servers::{Server, ServerKind},
 };
 use redis_support::{
-    SOON, Session, acquire, cancel, release, renew, revoke, settings, show, with_protocols,
+    SOON, Session, acquire, acquire_of, cancel, release, renew, revoke, settings, show,
+    with_protocols,
 };
 use std::{io::Read, net::TcpListener};
 
@@ -160,7 +161,7 @@ fn c32_read_only() {
 
 const MINIMAL: &str = "on >pw ~lockwarden:* ~job:* resetchannels &lockwarden:* -@all +hello +auth +select \
     +client|setname +info +subscribe +eval +evalsha +scan +getrange +time +pubsub|numsub +publish +get \
-    +mget +set +del +exists +pttl +pexpire +hget +hset +hmget +hmset +hdel +zadd +zrem +zcard +zrank \
+    +mget +set +del +exists +pttl +pexpire +hget +hset +hmget +hmset +hdel +hkeys +hlen +zadd +zrem +zcard +zrank \
     +zrange +zrevrange";
 
 fn with_users(body: impl Fn(&Server, &RedisSettings)) {
@@ -199,6 +200,11 @@ fn c30_the_minimal_permissions_are_enough() {
         assert!(matches!(session.message(), Message::Grant { .. }));
         assert_eq!(session.list(true), (vec![redis_support::name("job:1")], 0));
         session.ask(cancel("job:1", "u"));
+        for (owner, lock) in [("a", "job:1"), ("b", "job:2"), ("a", "job:2")] {
+            session.ask(acquire_of(owner, lock, &format!("{owner} {lock}")));
+        }
+        let reply = session.ask(acquire_of("b", "job:1", "b job:1"));
+        assert!(matches!(&reply, Reply::Deadlock(_)), "{reply:?}");
         // A new epoch needs no more than that either.
         server.cmd(&["DEL", "lockwarden:meta"]);
         assert!(matches!(session.ask(Command::Beat), Reply::Beat { .. }));
@@ -217,7 +223,7 @@ fn c30_missing_permissions_are_named() {
         let detail = denial(connect());
         assert!(detail.contains("ACL SETUSER app &lockwarden:*"), "{detail}");
         set_user(server, "&lockwarden:*");
-        for missing in ["evalsha", "zadd", "hmget", "publish", "subscribe"] {
+        for missing in ["evalsha", "zadd", "hmget", "hkeys", "hlen", "publish", "subscribe"] {
             set_user(server, &format!("-{missing}"));
             let detail = denial(connect());
             assert!(detail.contains(&format!("+{missing}")), "{missing}: {detail}");

@@ -19,8 +19,8 @@ use lockwarden_testkit::{
     servers::{Restart, Server, ServerKind},
 };
 use redis_support::{
-    SOON, Session, acquire, cancel, name, release, renew, revoke, runtime, settings, show,
-    with_protocols,
+    SOON, Session, acquire, acquire_of, cancel, name, release, renew, revoke, runtime, settings,
+    show, with_protocols,
 };
 use std::process::Command as Process;
 
@@ -31,6 +31,14 @@ fn keys(server: &Server) -> Vec<String> {
     keys
 }
 
+/// The next grant, whatever else is said before it.
+fn granted(session: &mut Session) -> Message {
+    session.until("a grant", |session| {
+        let at = session.messages.iter().position(|it| matches!(it, Message::Grant { .. }))?;
+        Some(session.messages.remove(at))
+    })
+}
+
 /// One round of a lock's life: held, waited for, handed over, given back.
 fn life(session: &mut Session, lock: &str) {
     let Reply::Granted { fence, lease_ms: 30_000 } = session.ask(acquire(lock, "a", Wait::No))
@@ -39,10 +47,7 @@ fn life(session: &mut Session, lock: &str) {
     };
     assert!(matches!(session.ask(acquire(lock, "b", Wait::Forever)), Reply::Refused(_)));
     assert_eq!(session.ask(release(lock, "a")), Reply::Released);
-    let granted = session.until("a grant", |session| {
-        let at = session.messages.iter().position(|it| matches!(it, Message::Grant { .. }))?;
-        Some(session.messages.remove(at))
-    });
+    let granted = granted(session);
     let Message::Grant { fence: next, token, lease_ms: 3_000, .. } = granted else {
         panic!("{granted:?}");
     };
@@ -247,6 +252,66 @@ fn g4_a_queue_outlives_meta() {
             "{granted:?}"
         );
     }
+}
+
+/// R12: what somebody else put where an owner's waits are kept stays as it is, and hurts nobody's wait.
+#[test]
+fn r12_what_stands_in_the_place_of_waits_is_let_be() {
+    with_protocols(|server, settings| {
+        let mut session = Session::connect(settings, "A");
+        for place in ["lockwarden:wait#o", "lockwarden:wait#o/p"] {
+            server.cmd(&["SET", place, "foreign"]);
+            session.ask(acquire("x", "a", Wait::No));
+            let waiting = acquire_of("o/p", "x", "b");
+            // As its recheck will.
+            for _ in 0..2 {
+                let reply = session.ask(waiting.clone());
+                assert!(
+                    matches!(&reply, Reply::Refused(it) if it.position == Some(0)),
+                    "{reply:?}"
+                );
+            }
+            assert_eq!(session.ask(release("x", "a")), Reply::Released);
+            let Message::Grant { token, .. } = granted(&mut session) else { unreachable!() };
+            assert_eq!(token, redis_support::token("b"));
+            assert_eq!(session.ask(release("x", "b")), Reply::Released);
+            assert_eq!(server.cmd(&["GET", place]).text().as_deref(), Some("foreign"));
+            assert_eq!(server.cmd(&["PTTL", place]).int(), Some(-1));
+            server.cmd(&["DEL", place]);
+        }
+    });
+}
+
+/// R37: where another lock's queue cannot be read no way leads on, and the others are still followed.
+#[test]
+fn r37_a_queue_that_cannot_be_read_leads_nowhere() {
+    with_protocols(|server, settings| {
+        let mut session = Session::connect(settings, "A");
+        let by = |owner: &str, lock: &str| acquire_of(owner, lock, &format!("{owner} {lock}"));
+        // h waits in two places, with parts of it. The one that is looked at first is broken.
+        for (owner, lock) in [("h", "x"), ("q", "y"), ("q", "z")] {
+            assert!(matches!(session.ask(by(owner, lock)), Reply::Granted { .. }));
+        }
+        for (owner, lock) in [("h/1", "y"), ("h/2", "z")] {
+            assert!(matches!(session.ask(by(owner, lock)), Reply::Refused(_)));
+        }
+        let break_it: [&[&str]; 3] = [
+            &["SET", "lockwarden:queue:{y}", "foreign"],
+            // MessagePack's 2: another schema.
+            &["HSET", "lockwarden:tickets:{y}", "h/1 y", "\u{2}"],
+            &["SET", "lockwarden:tickets:{y}", "foreign"],
+        ];
+        for command in break_it {
+            assert!(server.cmd(command).error().is_none(), "{command:?}");
+            let reply = session.ask(by("s", "x"));
+            assert!(matches!(&reply, Reply::Refused(it) if it.position == Some(0)), "{reply:?}");
+            session.ask(cancel("x", "s x"));
+            let reply = session.ask(by("q", "x"));
+            assert!(matches!(&reply, Reply::Deadlock(_)), "{reply:?}");
+        }
+        session.ask(cancel("z", "h/2 z"));
+        assert!(matches!(session.ask(by("q", "x")), Reply::Refused(_)), "no other way");
+    });
 }
 
 /// R4, R5: a fresh server, a restarted one and a flushed one begin an epoch; whether with a guard

@@ -14,6 +14,7 @@
 //! - These calls wait for the disk, and for another writer. In async code: `spawn_blocking`.
 
 use super::{Error, MAX_FENCE, compare};
+use crate::proc_locks;
 use rustix::{
     fd::OwnedFd,
     fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat},
@@ -317,17 +318,10 @@ fn failed(path: &Path, what: &str, error: Errno) -> Error {
     }
 }
 
-/// Who is inside, as `/proc/locks` tells: `3: FLOCK  ADVISORY  WRITE 4711 fd:00:1234 0 EOF`.
+/// Who is inside, where the system tells.
 fn blocker(sidecar: impl AsFd) -> String {
-    let Ok(stat) = rustix::fs::fstat(sidecar) else { return String::new() };
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let pid = locks.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        (fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&file.as_str()))
-            .then(|| fields[4].to_owned())
-    });
+    let pid =
+        proc_locks::open_file(sidecar).and_then(|file| proc_locks::writer(&[file], "FLOCK", None));
     pid.map_or_else(String::new, |pid| format!(": process {pid}"))
 }
 

@@ -9,7 +9,7 @@ use lockwarden_core::{
     limits, name,
 };
 use std::{collections::BTreeSet, num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// How one lock, or several at once, are to be acquired. Made by [`super::Warden::lock`] and
 /// [`super::Warden::lock_all`]; may be used again.
@@ -184,40 +184,51 @@ impl Lock {
     }
 
     async fn acquire_at(&self, site: &'static Location<'static>) -> Result<Guard, Error> {
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
+        let (mut ask, keeping) = self.ask()?;
+        let order = self.watch_order(&ask, site);
+        let wait = ask.wait;
+        let over = |name, told| match wait {
+            Wait::For(_) => Error::TimedOut { name, waited: began.elapsed(), told },
+            _ => Error::Busy { name, told },
+        };
         loop {
-            let (guard, again) = self.acquire_once(site).await?;
-            if !again || guard.check() {
-                return Ok(guard);
-            }
+            let (mut guard, again) = match self.acquire_once(ask, keeping).await {
+                // Of all tries, not of the last one.
+                Err(Error::TimedOut { name, told, .. }) => return Err(over(name, told)),
+                other => other?,
+            };
             // Its owner's earlier grant is at risk, and may be another's by now: that is no success.
-            let is_sure = match self.wait {
-                Ok(Wait::Forever) => Some(guard.sure().await),
-                Ok(Wait::For(ms)) => {
-                    let until = began + Duration::from_millis(ms);
+            let is_sure = match wait {
+                _ if !again || guard.check() => Some(true),
+                Wait::Forever => Some(guard.sure().await),
+                Wait::For(wait_ms) => {
+                    let until = began + Duration::from_millis(wait_ms);
                     tokio::time::timeout_at(until, guard.sure()).await.ok()
                 }
-                _ => None,
+                Wait::No => None,
             };
             match is_sure {
-                Some(true) => return Ok(guard),
-                // Lost: now it is acquired anew.
-                Some(false) => {}
-                None => {
-                    let (name, waited) = (guard.name().clone(), began.elapsed());
-                    return Err(match self.wait {
-                        Ok(Wait::For(_)) => Error::TimedOut { name, waited, told: None },
-                        _ => Error::Busy { name, told: None },
-                    });
+                Some(true) => {
+                    guard.order = order.map(Box::new);
+                    return Ok(guard);
                 }
+                None => return Err(over(guard.name().clone(), None)),
+                // Lost: now it is acquired anew, in what is left of the wait.
+                Some(false) => (ask, _) = self.ask()?,
+            }
+            if let Wait::For(wait_ms) = wait {
+                let left_ms = wait_ms.saturating_sub(ms(began.elapsed()));
+                if left_ms == 0 {
+                    return Err(over(guard.name().clone(), None));
+                }
+                ask.wait = Wait::For(left_ms);
             }
         }
     }
 
     /// And whether it is one more of a grant that its owner had.
-    async fn acquire_once(&self, site: &'static Location<'static>) -> Result<(Guard, bool), Error> {
-        let (ask, keeping) = self.ask()?;
-        let order = self.watch_order(&ask, site);
+    async fn acquire_once(&self, ask: Acquire, keeping: Keeping) -> Result<(Guard, bool), Error> {
         let (name, also) = (ask.name.clone(), ask.also.clone());
         let (id, answer) =
             self.shared.request(|inbox| inbox.begin(ask, keeping, self.report.clone()))??;
@@ -227,8 +238,7 @@ impl Lock {
         let grant = result.map_err(|_| Error::Closed)??;
         let again = grant.id != id;
         let drop_in = self.drop_in.is_some();
-        let mut guard = Guard::new(self.shared.clone(), id, (name, also), grant, drop_in);
-        guard.order = order.map(Box::new);
+        let guard = Guard::new(self.shared.clone(), id, (name, also), grant, drop_in);
         Ok((guard, again))
     }
 

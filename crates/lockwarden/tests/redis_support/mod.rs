@@ -283,6 +283,12 @@ pub fn acquire(lock: &str, by: &str, wait: Wait) -> Command {
     })
 }
 
+/// An acquire of an owner, which waits.
+pub fn acquire_of(owner: &str, lock: &str, by: &str) -> Command {
+    let Command::Acquire(ask) = acquire(lock, by, Wait::Forever) else { unreachable!() };
+    Command::Acquire(Acquire { party: party_of(owner, by), ..ask })
+}
+
 pub fn release(lock: &str, by: &str) -> Command {
     Command::Release { also: Default::default(), name: name(lock), token: token(by) }
 }

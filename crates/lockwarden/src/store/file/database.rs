@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     error::{StoreError, Trouble},
+    proc_locks,
     process::Unforked,
 };
 use lockwarden_core::{Epoch, Run, SessionId, table::Meta};
@@ -180,11 +181,11 @@ impl Site {
         path.into()
     }
 
-    /// The files of the database that exist.
-    pub(super) fn files(&self) -> Vec<Identity> {
+    /// The files of the database that exist, as `/proc/locks` calls them.
+    pub(super) fn files(&self) -> Vec<String> {
         [self.path.clone(), self.beside("-wal"), self.beside("-shm")]
             .iter()
-            .filter_map(|path| identity(path))
+            .filter_map(|path| proc_locks::file_at(path))
             .collect()
     }
 }

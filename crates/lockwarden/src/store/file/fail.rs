@@ -1,7 +1,9 @@
 //! What goes wrong with files and SQLite, as errors of a store.
 
-use super::place::Identity;
-use crate::error::{Effect, StoreError, Trouble};
+use crate::{
+    error::{Effect, StoreError, Trouble},
+    proc_locks,
+};
 use rusqlite::ErrorCode;
 use std::{io, path::Path, sync::Arc};
 
@@ -97,14 +99,9 @@ pub(super) fn from_sqlite(place: &Place, what: &str, error: &rusqlite::Error) ->
     }
 }
 
-/// Which process keeps the database locked, as far as the kernel tells. `/proc/locks` is asked, for
-/// it needs no descriptor: to open and close one of the database's files by hand would free the
-/// locks of this very process (R40).
-pub(super) fn blocker(files: &[Identity]) -> String {
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let files: Vec<String> = files.iter().map(|file| file.in_proc_locks()).collect();
-    let me = std::process::id();
-    match find_blocker(&locks, &files, me) {
+/// Which process keeps the database locked, as far as the kernel tells.
+pub(super) fn blocker(files: &[String]) -> String {
+    match proc_locks::writer(files, "POSIX", Some(std::process::id())) {
         Some(pid) => {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             match name.trim() {
@@ -113,34 +110,5 @@ pub(super) fn blocker(files: &[Identity]) -> String {
             }
         }
         None => "a process that could not be found keeps the database locked".into(),
-    }
-}
-
-/// Lines look like `12: POSIX  ADVISORY  WRITE 4711 fd:00:1234 120 120`.
-fn find_blocker(locks: &str, files: &[String], me: u32) -> Option<u32> {
-    locks.lines().find_map(|line| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let (kind, _, mode) = (fields.next()?, fields.next()?, fields.next()?);
-        let pid: u32 = fields.next()?.parse().ok()?;
-        let file = fields.next()?;
-        let writes = kind == "POSIX" && mode == "WRITE" && pid != 0 && pid != me;
-        (writes && files.iter().any(|known| known == file)).then_some(pid)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_blocking_process_is_found_among_the_locks() {
-        let locks = "1: POSIX  ADVISORY  READ 7 fd:00:12 123 123\n\
-                     1: -> POSIX  ADVISORY  WRITE 9 fd:00:12 120 120\n\
-                     2: FLOCK  ADVISORY  WRITE 8 fd:00:12 0 EOF\n\
-                     3: POSIX  ADVISORY  WRITE 11 fd:00:13 120 120\n\
-                     4: POSIX  ADVISORY  WRITE 10 fd:00:12 120 120\n";
-        assert_eq!(find_blocker(locks, &["fd:00:12".into()], 1), Some(10));
-        assert_eq!(find_blocker(locks, &["fd:00:12".into()], 10), None);
-        assert_eq!(find_blocker(locks, &["fd:00:14".into()], 1), None);
     }
 }

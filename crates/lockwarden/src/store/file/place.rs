@@ -111,14 +111,6 @@ pub(super) fn identity_of(file: &OwnedFd) -> Option<Identity> {
     present(&stat).then_some(Identity { device: stat.st_dev, inode: stat.st_ino })
 }
 
-impl Identity {
-    /// As `/proc/locks` writes it.
-    pub(super) fn in_proc_locks(self) -> String {
-        let (major, minor) = (rustix::fs::major(self.device), rustix::fs::minor(self.device));
-        format!("{major:02x}:{minor:02x}:{}", self.inode)
-    }
-}
-
 /// What belongs to another user, or is open to others, is refused: whoever may write there may hold
 /// and free every lock.
 fn ours(path: &Path, meta: &Metadata, place: &Place) -> Result<(), StoreError> {

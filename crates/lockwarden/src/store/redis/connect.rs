@@ -23,6 +23,7 @@ use lockwarden_core::{
     Command, Name, Reply, Run, SessionId, Token,
     command::{Acquire, Renew, Wait},
     limits::DEFAULT_GRACE_MS,
+    party::Party,
 };
 use std::{io, sync::Arc, time::Duration};
 
@@ -394,7 +395,9 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
     else {
         return Vec::new();
     };
+    // Owners, so that their waits are followed (R37); two, or it would be a deadlock.
     let acquire = |token: &Token, wait| {
+        let owner = format!("{session}:{token}").into();
         Command::Acquire(Acquire {
             also: Default::default(),
             name: name.clone(),
@@ -404,7 +407,7 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
             lease_ms: 1_000,
             grace_ms: DEFAULT_GRACE_MS,
             floor: 0,
-            party: Arc::default(),
+            party: Arc::new(Party { owner, ..Party::default() }),
         })
     };
     let commands = [

@@ -7,7 +7,7 @@ use std::{io, sync::Arc};
 /// The permissions that are enough, beside `~` for the locks' own names: for messages to people.
 pub(super) const MINIMAL_ACL: &str = "~lockwarden:* &lockwarden:* +hello +auth +select +client|setname \
     +info +subscribe +eval +evalsha +scan +getrange +time +pubsub|numsub +publish +get +mget +set +del \
-    +exists +pttl +pexpire +hget +hset +hmget +hmset +hdel +zadd +zrem +zcard +zrank +zrange +zrevrange";
+    +exists +pttl +pexpire +hget +hset +hmget +hmset +hdel +hkeys +hlen +zadd +zrem +zcard +zrank +zrange +zrevrange";
 
 /// Where errors come from, for their texts.
 #[derive(Clone, Debug)]

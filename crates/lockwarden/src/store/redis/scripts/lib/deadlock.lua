@@ -7,7 +7,7 @@ end
 
 -- Where this owner and its parts wait, in order.
 local function places_of(owner)
-  local texts = try('HKEYS', waits_key(owner))
+  local texts = look('HKEYS', waits_key(owner))
   local places = {}
   for n = 1, texts.err and 0 or #texts do
     local ok, schema, its_key, tail, token = pcall(unpack_packed, texts[n])
@@ -23,6 +23,15 @@ end
 
 local function came_before(one, other)
   return one.since < other.since or (one.since == other.since and one.token < other.token)
+end
+
+-- The ticket by which this owner, or a part of it, waits at `key`, as the place says; false or nil: it does not. An error
+-- if that cannot be read.
+local function waits_there(place, owner, own)
+  local it = ticket(place.token)
+  -- Of those who wait already, only the youngest is refused.
+  return it and is_part_of(owner_of(it.party), owner) and lives(it)
+    and call('ZRANK', companion('queue'), place.token) and not (own and came_before(own, it)) and it
 end
 
 -- walk: asker, token, own (the asker's ticket, if it waits already), kept (the request that locks are kept for; nil,
@@ -53,13 +62,9 @@ local function by_its_holder(walk)
       if place.tail ~= '' then
         tails[key] = place.tail
       end
-      -- What cannot be read leads nowhere.
-      local is_read, waiting = pcall(ticket, place.token)
-      waiting = is_read and waiting
-      -- Of those who wait already, only the youngest is refused.
-      if waiting and is_part_of(owner_of(waiting.party), owner) and lives(waiting)
-        and type(try('ZSCORE', companion('queue'), place.token)) == 'string'
-        and not (walk.own and came_before(walk.own, waiting)) then
+      -- Another lock's queue may hold anything, too: what cannot be read leads nowhere.
+      local readable, waiting = pcall(waits_there, place, owner, walk.own)
+      if readable and waiting then
         local keys = { key }
         if waiting.several then
           local ok_too, request = pcall(request_of, place.token)
@@ -119,7 +124,7 @@ local function cycle(keys, token, term)
   end
   key = keys[1]
   local own = ticket(token)
-  if own and (own.session ~= session or not call('ZSCORE', companion('queue'), token)) then
+  if own and (own.session ~= session or not call('ZRANK', companion('queue'), token)) then
     own = nil
   end
   local walk = {
