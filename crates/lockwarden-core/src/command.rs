@@ -63,6 +63,8 @@ pub struct Acquire {
     /// The other locks, where several are asked for at once: all are granted together, or none (R29). Each name
     /// stands here once, and `name` does not.
     pub also: Arc<[Name]>,
+    /// How each of them is to be held, in the order of [`Acquire::names`]; empty: all exclusively.
+    pub modes: Arc<[Mode]>,
     /// Unique per acquisition; the same again is the same acquisition.
     pub token: Token,
     /// The random part, where the token is the caller's choice and may come twice (drop-ins, R25);
@@ -78,6 +80,23 @@ pub struct Acquire {
     pub floor: u64,
     /// Who asks.
     pub party: Arc<Party>,
+}
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// By one alone.
+    #[default]
+    Exclusive,
+    /// By any number of readers at the same time.
+    Shared,
+    /// By as many as there is room for: a semaphore.
+    Permits {
+        /// How many of the permits it takes; 1 at least, `of` at most.
+        count: u32,
+        /// How many there are. Whoever uses the name must say the same.
+        of: u32,
+    },
 }
 
 /// Set the lease of a held lock.
@@ -142,6 +161,17 @@ impl Acquire {
     /// All locks that are asked for.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
         std::iter::once(&self.name).chain(&*self.also)
+    }
+
+    /// All locks that are asked for, and how.
+    pub fn wants(&self) -> impl Iterator<Item = (&Name, Mode)> {
+        self.names().enumerate().map(|(number, name)| (name, self.mode_at(number)))
+    }
+
+    /// How the lock of this number is asked for.
+    #[must_use]
+    pub fn mode_at(&self, number: usize) -> Mode {
+        self.modes.get(number).copied().unwrap_or_default()
     }
 
     /// The lock of this number, counted from 0; the first, if there are fewer.
@@ -222,6 +252,14 @@ pub enum Reply {
     Stale,
     /// Dead tickets were dropped up to the bound; ask again (R26).
     More,
+    /// A lock is in use in a mode that this one cannot be beside, however long it waits: permits beside another mode,
+    /// or beside permits that are another number.
+    OtherMode {
+        /// Which of the locks that were asked for, counted from 0.
+        at: usize,
+        /// The mode that it is in use in.
+        in_use: Mode,
+    },
     /// The floor is over a day ahead of the store's clock (R34): the fence would be poisoned.
     FloorAhead {
         /// The store's clock, in µs.
@@ -313,6 +351,8 @@ pub struct RecordView {
     pub held_ms: u64,
     /// It was revoked and ends soon.
     pub revoked: bool,
+    /// How it holds the lock.
+    pub mode: Mode,
     /// Who it is.
     pub party: Arc<Party>,
 }
@@ -330,6 +370,8 @@ pub struct TicketView {
     pub waited_ms: u64,
     /// How long it will still wait, in ms; none: for ever.
     pub left_ms: Option<u64>,
+    /// How it wants to hold the lock.
+    pub mode: Mode,
     /// Who it is.
     pub party: Arc<Party>,
 }
@@ -337,10 +379,12 @@ pub struct TicketView {
 /// All that stands about a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockView {
-    /// Who holds it.
+    /// Who holds it; of several the one whose lease ends first.
     pub holder: Option<HolderView>,
     /// Is the holder's link up? (None: nobody holds it, or a foreign client.)
     pub holder_alive: Option<bool>,
+    /// The others that hold it beside that one, by the ends of their leases, and whether their links are up.
+    pub beside: Vec<(HolderView, bool)>,
     /// The queue, in order.
     pub queue: Vec<TicketView>,
 }

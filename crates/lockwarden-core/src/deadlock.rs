@@ -10,11 +10,11 @@
 //! parts: while `a/b` waits, `a` does, and `a/b` must not wait for what `a` holds. Parts do not wait for each other.
 
 use crate::{
-    command::{Acquire, CycleStep, Wait},
+    command::{Acquire, CycleStep, Mode, Wait},
     limits::{LONGEST_CYCLE, MOST_PLACES},
     name::{Name, SessionId, Token},
     party::Party,
-    table::{Context, Lock, Locks, Request, Ticket},
+    table::{Context, Lock, Locks, Record, Request, Ticket},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -111,9 +111,11 @@ pub fn cycle(
     }
     let own = |ticket: &&Ticket| ticket.token == ask.token && ticket.session == *at.caller;
     let own_age = locks.lock(&ask.name).queue.iter().find(own).map(age);
+    let back = BTreeMap::new();
     let mut walk =
-        Walk { at, locks, kept_for, ask, own_age, seen: BTreeSet::new(), steps: Vec::new() };
-    ask.names().any(|name| walk.leads_back(name, &ask.token)).then_some(walk.steps)
+        Walk { at, locks, kept_for, ask, own_age, seen: BTreeSet::new(), back, steps: Vec::new() };
+    let found = ask.wants().any(|(name, mode)| walk.leads_back(name, &ask.token, mode));
+    found.then_some(walk.steps)
 }
 
 /// Which of two tickets came first.
@@ -130,20 +132,64 @@ struct Walk<'a> {
     ask: &'a Acquire,
     /// Of the asker's ticket, if it waits already.
     own_age: Option<(u64, Token)>,
-    /// The owners from which no way leads back.
+    /// The owners that were looked at.
     seen: BTreeSet<Arc<str>>,
+    /// The steps back, from the owners from which a way leads back.
+    back: BTreeMap<Arc<str>, Vec<CycleStep>>,
     steps: Vec<CycleStep>,
 }
 
 impl Walk<'_> {
-    /// Does a way lead from this lock back to the asker, for whoever waits there with that token? Then its steps are
-    /// what is left in `steps`.
-    fn leads_back(&mut self, name: &Name, token: &Token) -> bool {
-        self.by_its_holder(name) || self.by_whom_it_is_kept_for(name, token)
+    /// Does a way lead from this lock back to the asker, for whoever waits there with that token in that mode? Then
+    /// its steps are what is left in `steps`.
+    fn leads_back(&mut self, name: &Name, token: &Token, mode: Mode) -> bool {
+        self.by_its_holders(name, token, mode) || self.by_whom_it_is_kept_for(name, token)
     }
 
-    fn by_its_holder(&mut self, name: &Name) -> bool {
-        let Some(record) = self.expired(name).record().cloned() else { return false };
+    /// By the holders, where there is no room beside them: one is enough to wait for, or with permits as many as have
+    /// what is missing.
+    fn by_its_holders(&mut self, name: &Name, token: &Token, mode: Mode) -> bool {
+        let Some(mode) = self.lacks_room(name, token, mode) else { return false };
+        let lock = self.expired(name);
+        let records: Vec<Record> = lock.holders().cloned().collect();
+        // Those who can finish give back what they have; it is too little if the others have more than this.
+        let spare = match mode {
+            Mode::Permits { count, of } => u64::from(of - count.min(of)),
+            Mode::Exclusive | Mode::Shared => 0,
+        };
+        let mut stuck = 0;
+        let from = self.steps.len();
+        for record in records {
+            self.steps.truncate(from);
+            if self.by_holder(name, &record) {
+                stuck += match record.mode {
+                    Mode::Permits { count, .. } => u64::from(count),
+                    Mode::Exclusive | Mode::Shared => 1,
+                };
+                if stuck > spare {
+                    return true;
+                }
+            }
+        }
+        self.steps.truncate(from);
+        false
+    }
+
+    /// The mode for which there is no room: its own, or that of the first who must be served before it. None: it
+    /// need not wait for the holders.
+    fn lacks_room(&mut self, name: &Name, token: &Token, mode: Mode) -> Option<Mode> {
+        let lock = self.expired(name);
+        if lock.key.is_none() || lock.has_room(mode) != Ok(true) {
+            return Some(mode);
+        }
+        let ahead = lock.queue.iter().take_while(|it| it.token != *token);
+        let ahead = ahead.filter(|it| !it.several && lock.has_room(it.mode) != Ok(true));
+        let ahead: Vec<Ticket> = ahead.cloned().collect();
+        let blocks = ahead.into_iter().find(|ticket| self.waits(ticket));
+        blocks.map(|ticket| ticket.mode)
+    }
+
+    fn by_holder(&mut self, name: &Name, record: &Record) -> bool {
         // One that was revoked, or whose link is closed, ends soon by itself. The asker's own acquisition under the
         // same token is one that was revoked (G6).
         let is_same = record.token == self.ask.token && record.session == *self.at.caller;
@@ -168,7 +214,7 @@ impl Walk<'_> {
         }
         self.kept_for = None;
         self.step(name, request.since_us, &request.party);
-        if request.names.iter().any(|name| self.by_its_holder(name)) {
+        if request.wants().any(|(name, mode)| self.by_its_holders(name, &request.token, mode)) {
             return true;
         }
         self.steps.pop();
@@ -182,11 +228,21 @@ impl Walk<'_> {
 
     /// The same from an owner, wherever it waits.
     fn goes_on(&mut self, owner: &Arc<str>) -> bool {
+        if let Some(steps) = self.back.get(owner) {
+            self.steps.extend_from_slice(steps);
+            return true;
+        }
         if self.seen.len() + 1 >= LONGEST_CYCLE || !self.seen.insert(owner.clone()) {
             return false;
         }
+        let from = self.steps.len();
         let places = self.locks.places(owner).filter(|it| it.until_us > self.at.now_us);
-        places.is_some_and(|places| places.all.iter().any(|place| self.through(owner, place)))
+        let leads_back =
+            places.is_some_and(|places| places.all.iter().any(|place| self.through(owner, place)));
+        if leads_back {
+            self.back.insert(owner.clone(), self.steps[from..].to_vec());
+        }
+        leads_back
     }
 
     fn through(&mut self, owner: &str, place: &Place) -> bool {
@@ -194,26 +250,30 @@ impl Walk<'_> {
         let Some(ticket) = queue.iter().find(|it| it.token == place.token).cloned() else {
             return false;
         };
-        let waits = is_part_of(&ticket.party.owner, owner)
-            && ticket.deadline_us.is_none_or(|deadline_us| deadline_us > self.at.now_us)
-            && self.alive(&ticket.session);
+        let waits = is_part_of(&ticket.party.owner, owner) && self.waits(&ticket);
         // Of those who wait already, only the youngest is refused.
         let is_younger = self.own_age.as_ref().is_some_and(|own| *own < age(&ticket));
         if !waits || is_younger {
             return false;
         }
         if !ticket.several {
-            return self.leads_back(&place.name, &place.token);
+            return self.leads_back(&place.name, &place.token, ticket.mode);
         }
         let now_us = self.at.now_us;
         let request = self.locks.request(&place.token).filter(|it| it.expires_us > now_us);
-        request.is_some_and(|it| it.names.iter().any(|name| self.leads_back(name, &place.token)))
+        request.is_some_and(|it| {
+            it.wants().any(|(name, mode)| self.leads_back(name, &place.token, mode))
+        })
     }
 
     fn expired(&mut self, name: &Name) -> &Lock {
         let lock = self.locks.lock(name);
         lock.expire(self.at.now_us);
         lock
+    }
+
+    fn waits(&self, ticket: &Ticket) -> bool {
+        ticket.deadline_us.is_none_or(|at_us| at_us > self.at.now_us) && self.alive(&ticket.session)
     }
 
     fn alive(&self, session: &SessionId) -> bool {

@@ -35,10 +35,13 @@ pub const RESERVED: &str = "lockwarden:";
 pub const QUEUE_TTL_MS: u64 = 60_000;
 /// A holder is asked at most this often whether it still wants its lock, in ms (R16).
 pub const ASK_EVERY_MS: u64 = 1_000;
-/// Tickets that one command may drop before it answers [`crate::Reply::More`] (R26).
+/// Tickets that one command looks at: drops before it answers [`crate::Reply::More`], passes, or serves (R26); and how
+/// many of those who hold a lock together it looks after.
 pub const DROPS_PER_COMMAND: usize = 64;
 /// The most names that one request may ask for at once (R29).
 pub const MOST_NAMES: usize = 1_000;
+/// The most permits that a lock may have.
+pub const MOST_PERMITS: u32 = 1_000_000;
 /// Of how many locks that are in its way a refused request is told the holder.
 pub const MOST_HOLDERS_TOLD: usize = 16;
 

@@ -10,19 +10,22 @@
 
 use crate::{
     command::{
-        Absence, Acquire, Command, HolderView, LockView, Message, Reason, RecordView, Refusal,
-        Renew, Reply, TicketView,
+        Absence, Acquire, Command, HolderView, LockView, Message, Mode, Reason, RecordView,
+        Refusal, Renew, Reply, TicketView,
     },
     deadlock::{self, Places, WaitChange, Waits},
-    limits::{ASK_EVERY_MS, MAX_FLOOR_AHEAD_US, MOST_HOLDERS_TOLD, W_MS},
+    limits::{ASK_EVERY_MS, DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, MOST_HOLDERS_TOLD, W_MS},
     name::{Epoch, Name, Run, SessionId, Token},
     party::Party,
     rules::Rules,
 };
-use queue::Promoted;
+use queue::Ahead;
 use std::{collections::BTreeMap, sync::Arc};
 
 mod queue;
+pub mod together;
+
+pub use together::Together;
 
 /// Everything a store holds: one per database and key prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,6 +49,8 @@ pub struct Request {
     pub session: SessionId,
     /// All its names, in the order in which it gave them.
     pub names: Arc<[Name]>,
+    /// As in [`Acquire::modes`].
+    pub modes: Arc<[Mode]>,
     /// As in [`Ticket::deadline_us`].
     pub deadline_us: Option<u64>,
     /// When it came, in µs. The one that came first has its names kept for it.
@@ -92,6 +97,8 @@ pub struct Lock {
     pub key: Option<Key>,
     /// The holder's description; see [`Lock::record`].
     pub record: Option<Record>,
+    /// The holders, where there may be several; see [`Lock::together`].
+    pub together: Together,
     /// The tickets, in order of arrival.
     pub queue: Vec<Ticket>,
     /// When the queue is forgotten for want of rechecks, in µs (R28).
@@ -128,6 +135,8 @@ pub struct Record {
     pub run: Run,
     /// Revoked with a delay: no renewals any more (R32).
     pub revoked: bool,
+    /// How it holds the lock.
+    pub mode: Mode,
     /// When it was granted, in µs.
     pub since_us: u64,
     /// Who holds it.
@@ -155,6 +164,8 @@ pub struct Ticket {
     pub since_us: u64,
     /// It is one of the tickets of a [`Request`].
     pub several: bool,
+    /// How it wants to hold the lock.
+    pub mode: Mode,
     /// Who waits.
     pub party: Arc<Party>,
 }
@@ -331,18 +342,52 @@ pub fn step(
 }
 
 impl Lock {
-    /// The record, if it counts (R3).
+    /// The record of the one who holds it alone, if it counts (R3).
     #[must_use]
     pub fn record(&self) -> Option<&Record> {
         let key = self.key.as_ref()?;
         self.record.as_ref().filter(|record| record.token == key.token)
     }
 
+    /// Those who hold it together, while the key says so.
+    #[must_use]
+    pub fn together(&self) -> Option<&Together> {
+        let key = self.key.as_ref()?;
+        (key.token == together::token() && !self.together.is_empty()).then_some(&self.together)
+    }
+
+    /// The record of the holder with this token, if it counts.
+    #[must_use]
+    pub fn held_by(&self, token: &Token) -> Option<&Record> {
+        match self.together() {
+            Some(together) => together.get(token),
+            None => self.record().filter(|record| record.token == *token),
+        }
+    }
+
+    /// The records of all holders that count, whose lease ends first comes first.
+    pub fn holders(&self) -> impl Iterator<Item = &Record> {
+        let together = self.together().into_iter().flat_map(Together::by_end);
+        self.record().into_iter().chain(together.map(|(_, record)| record))
+    }
+
+    /// The mode that it is held in by holders of ours.
+    #[must_use]
+    pub fn mode(&self) -> Option<Mode> {
+        self.together().map_or_else(|| self.record().map(|it| it.mode), Together::mode)
+    }
+
     /// Forgets what has expired.
     pub fn expire(&mut self, now_us: u64) {
         self.key.take_if(|key| key.expires_us.is_some_and(|at| at <= now_us));
+        self.together.expire(now_us);
+        // A key that says "together" without anybody holds nothing.
+        self.key.take_if(|key| key.token == together::token() && self.together.is_empty());
         if self.record().is_none() {
             self.record = None;
+        }
+        if self.together().is_none() {
+            self.together = Together::default();
         }
         if self.queue_expires_us <= now_us {
             self.queue.clear();
@@ -359,12 +404,16 @@ impl Lock {
         self.key.is_none() && self.queue.is_empty()
     }
 
-    fn holds(&self, token: &Token) -> bool {
-        self.key.as_ref().is_some_and(|key| key.token == *token)
-    }
-
     fn absence(&self) -> Absence {
         if self.key.is_some() { Absence::Taken } else { Absence::Free }
+    }
+
+    /// Does somebody hold it by this token? A foreign client does by its value.
+    fn holds(&self, token: &Token) -> bool {
+        match self.together() {
+            Some(together) => together.get(token).is_some(),
+            None => self.key.as_ref().is_some_and(|key| key.token == *token),
+        }
     }
 
     /// May this session renew or release by this token? Not if the record says that another one holds it: where
@@ -372,17 +421,101 @@ impl Lock {
     /// A key without a record is anyone's who knows its value.
     fn is_owned(&self, token: &Token, at: &Context<'_>) -> bool {
         let others = |record: &Record| record.session != *at.caller;
-        self.holds(token) && !(at.rules.on(25) && self.record().is_some_and(others))
+        self.holds(token) && !(at.rules.on(25) && self.held_by(token).is_some_and(others))
     }
 
-    /// Lets the key end in at most `most_ms`; says in how many ms it will.
-    fn shorten(&mut self, now_us: u64, most_ms: u64) -> u64 {
-        let Some(key) = &mut self.key else { return 0 };
-        let end_us = now_us + most_ms * US_PER_MS;
-        let expires_us = key.expires_us.map_or(end_us, |at| at.min(end_us));
-        key.expires_us = Some(expires_us);
-        (expires_us - now_us).div_ceil(US_PER_MS)
+    /// May it be granted to anybody: is it free, or held together?
+    fn may_grant(&self) -> bool {
+        self.key.is_none() || self.together().is_some()
     }
+
+    /// Is there room for one more in this mode? The error: there never is beside the mode that it is in use in.
+    ///
+    /// # Errors
+    /// The mode that it is in use in.
+    pub fn has_room(&self, mode: Mode) -> Result<bool, Mode> {
+        let Some(in_use) = self.mode() else { return Ok(self.key.is_none()) };
+        check_beside(mode, in_use)?;
+        Ok(match (mode, self.together()) {
+            (Mode::Permits { count, of }, Some(together)) => {
+                together.used() + u64::from(count) <= u64::from(of)
+            }
+            (Mode::Shared, Some(_)) => true,
+            _ => false,
+        })
+    }
+
+    /// Puts a holder in.
+    fn hold(&mut self, record: Record, end_us: u64) {
+        if record.mode == Mode::Exclusive {
+            self.key = Some(Key { token: record.token.clone(), expires_us: Some(end_us) });
+            self.record = Some(record);
+            return;
+        }
+        if self.together().is_none() {
+            (self.record, self.together) = (None, Together::default());
+        }
+        self.together.put(record, end_us);
+        self.key = Some(Key { token: together::token(), expires_us: self.together.last_end_us() });
+    }
+
+    /// Takes the holder of this token away.
+    fn drop_holder(&mut self, token: &Token) {
+        if self.together().is_none() {
+            (self.key, self.record) = (None, None);
+            return;
+        }
+        self.together.remove(token);
+        let expires_us = self.together.last_end_us();
+        self.key = expires_us.map(|_| Key { token: together::token(), expires_us });
+    }
+
+    /// Changes what stands about the holder of this token, and when its lease ends (µs): `change` gets both.
+    fn change_holder(&mut self, token: &Token, change: impl FnOnce(&mut Record, &mut u64)) {
+        if self.together().is_some() {
+            let Some((mut end_us, mut record)) = self.together.remove(token) else { return };
+            change(&mut record, &mut end_us);
+            self.together.put(record, end_us);
+            if let Some(key) = &mut self.key {
+                key.expires_us = self.together.last_end_us();
+            }
+        } else if self.record().is_some_and(|record| record.token == *token)
+            && let (Some(record), Some(key)) = (&mut self.record, &mut self.key)
+        {
+            let mut end_us = key.expires_us.unwrap_or(u64::MAX);
+            change(record, &mut end_us);
+            key.expires_us = Some(end_us).filter(|end_us| *end_us < u64::MAX);
+        }
+    }
+
+    /// Lets the holder of this token end in at most `most_ms`; says in how many ms it will.
+    fn shorten(&mut self, token: &Token, now_us: u64, most_ms: u64) -> u64 {
+        let most_us = now_us + most_ms * US_PER_MS;
+        if self.held_by(token).is_none()
+            && let Some(key) = &mut self.key
+        {
+            // A foreign one.
+            let end_us = key.expires_us.map_or(most_us, |at| at.min(most_us));
+            key.expires_us = Some(end_us);
+            return (end_us - now_us).div_ceil(US_PER_MS);
+        }
+        let mut end_us = most_us;
+        self.change_holder(token, |_, end| {
+            *end = most_us.min(*end);
+            end_us = *end;
+        });
+        (end_us - now_us).div_ceil(US_PER_MS)
+    }
+}
+
+/// May a lock be asked for in one mode while it is in use in another? Permits stand beside permits of the same number
+/// only. The error is the mode that is in use.
+fn check_beside(mode: Mode, in_use: Mode) -> Result<(), Mode> {
+    let number = |mode| match mode {
+        Mode::Permits { of, .. } => Some(of),
+        Mode::Exclusive | Mode::Shared => None,
+    };
+    if number(mode) == number(in_use) { Ok(()) } else { Err(in_use) }
 }
 
 /// One command's turn.
@@ -406,18 +539,22 @@ impl Turn<'_> {
         }
         let own: Vec<&Name> = ask.names().filter(|name| self.is_own(name, ask)).collect();
         if own.len() == 1 + ask.also.len() {
-            own.iter().for_each(|name| self.extend(name, ask.lease_ms));
+            own.iter().for_each(|name| self.extend(name, &ask.token, ask.lease_ms));
             return match self.guard_ms() {
-                0 => self.granted(&ask.name),
+                0 => self.granted(ask),
                 guard_ms => Reply::Guarded { lease_ms: ask.lease_ms, guard_ms },
             };
         }
         // Of several that were granted together some are lost: the rest is given back, to be asked for anew.
-        self.free(&own);
+        self.free(&own, &ask.token);
+        if let Some((number, in_use)) = self.other_mode(ask) {
+            self.stand_down(ask.names(), |it| it.token == ask.token && it.session == *at.caller);
+            return Reply::OtherMode { at: number, in_use };
+        }
         if self.guard_ms() == 0 {
             let mut open = true;
-            for name in ask.names() {
-                if self.lock(name).key.is_some() {
+            for (name, mode) in ask.wants() {
+                if !self.lock(name).may_grant() {
                     open = false;
                     continue;
                 }
@@ -426,19 +563,22 @@ impl Turn<'_> {
                 if !at.rules.on(26) {
                     continue;
                 }
-                match self.promote(name, Some(&ask.token)) {
-                    Promoted::More => return Reply::More,
-                    Promoted::Granted { to_asker: true } => return self.granted(&ask.name),
-                    Promoted::Granted { to_asker: false } | Promoted::Kept => open = false,
-                    Promoted::Nobody => {}
+                let promoted = self.promote(name, Some(&ask.token));
+                if promoted.to_asker {
+                    return self.granted(ask);
+                }
+                match promoted.ahead {
+                    Ahead::More => return Reply::More,
+                    Ahead::Somebody => open = false,
+                    Ahead::Nobody => open &= self.lock(name).has_room(mode) == Ok(true),
                 }
             }
             if open {
                 self.leave_queues(ask.names(), |it| {
                     it.token == ask.token && it.session == *at.caller
                 });
-                self.grant(ask.names(), &ask.ticket(at, None), ask.lease_ms);
-                return self.granted(&ask.name);
+                self.grant(ask.wants(), &ask.ticket(at, None), ask.lease_ms);
+                return self.granted(ask);
             }
         }
         self.refuse(ask)
@@ -479,6 +619,21 @@ impl Turn<'_> {
         Reply::Refused(Refusal { reason, at, holder, others: holders, position })
     }
 
+    /// The first of the locks that is in use in a mode that the one asked for cannot be beside: by its holders, or by
+    /// those who wait for it.
+    fn other_mode(&mut self, ask: &Acquire) -> Option<(usize, Mode)> {
+        for (number, (name, mode)) in ask.wants().enumerate() {
+            let in_use = match self.lock(name).mode() {
+                None => self.first_waiting(name, &ask.token).map(|ticket| ticket.mode),
+                in_use => in_use,
+            };
+            if let Some(Err(in_use)) = in_use.map(|in_use| check_beside(mode, in_use)) {
+                return Some((number, in_use));
+            }
+        }
+        None
+    }
+
     /// The caller's own acquisition, asked for again (R25). A redelivered task brings the same
     /// value from another session, and must be refused.
     fn is_own(&mut self, name: &Name, ask: &Acquire) -> bool {
@@ -487,11 +642,8 @@ impl Turn<'_> {
         if !at.rules.on(25) {
             return lock.holds(&ask.token);
         }
-        lock.record().is_some_and(|record| {
-            record.token == ask.token
-                && record.session == *at.caller
-                && record.proof == ask.proof
-                && !record.revoked
+        lock.held_by(&ask.token).is_some_and(|record| {
+            record.session == *at.caller && record.proof == ask.proof && !record.revoked
         })
     }
 
@@ -506,37 +658,44 @@ impl Turn<'_> {
             if !lock.is_owned(&renew.token, at) {
                 return Reply::NotHeld(lock.absence());
             }
-            if lock.record().is_some_and(|record| record.revoked) {
+            if lock.held_by(&renew.token).is_some_and(|record| record.revoked) {
                 return Reply::NotHeld(Absence::Revoked);
             }
         }
         let lease_ms = renew.lease_ms;
-        names().for_each(|name| self.extend(name, lease_ms));
-        match self.guard_ms() {
-            0 => Reply::Renewed { lease_ms },
-            guard_ms => Reply::Guarded { lease_ms, guard_ms },
+        names().for_each(|name| self.extend(name, &renew.token, lease_ms));
+        let guard_ms = self.guard_ms();
+        if guard_ms > 0 {
+            return Reply::Guarded { lease_ms, guard_ms };
         }
+        for name in names() {
+            // One command serves so many at most: those whom it served see to the rest.
+            if self.lock(name).together().is_some() {
+                self.promote(name, None);
+            }
+        }
+        Reply::Renewed { lease_ms }
     }
 
     /// Sets the whole lease of the present holder, and writes what it results in (R15). While the guard runs no
     /// belief follows (R6).
-    fn extend(&mut self, name: &Name, lease_ms: u64) {
+    fn extend(&mut self, name: &Name, token: &Token, lease_ms: u64) {
         let (now_us, run) = (self.at.now_us, self.meta.run.clone());
         let lock = self.lock(name);
-        if let Some(key) = &mut lock.key {
-            key.expires_us = Some(now_us + lease_ms * US_PER_MS);
-        }
-        if lock.record().is_some()
-            && let Some(record) = &mut lock.record
+        let expires_us = now_us + lease_ms * US_PER_MS;
+        if lock.held_by(token).is_none()
+            && let Some(key) = &mut lock.key
         {
-            record.lease_ms = lease_ms;
-            record.run = run;
+            key.expires_us = Some(expires_us);
         }
+        lock.change_holder(token, |record, end_us| {
+            (record.lease_ms, record.run, *end_us) = (lease_ms, run, expires_us);
+        });
     }
 
     /// The grant that stands in the record.
-    fn granted(&mut self, name: &Name) -> Reply {
-        let record = self.lock(name).record();
+    fn granted(&mut self, ask: &Acquire) -> Reply {
+        let record = self.lock(&ask.name).held_by(&ask.token);
         Reply::Granted {
             fence: record.map_or(0, |record| record.fence),
             lease_ms: record.map_or(0, |record| record.lease_ms),
@@ -551,7 +710,7 @@ impl Turn<'_> {
         // An acquire that was sent again before this release may have found a lock gone, and
         // queued: nothing of the token is left behind (G6).
         self.stand_down(others, |it| it.token == *token && it.session == *at.caller);
-        self.free(&owned);
+        self.free(&owned, token);
         absence.map_or(Reply::Released, Reply::NotHeld)
     }
 
@@ -561,12 +720,10 @@ impl Turn<'_> {
         self.stand_down(command.names(), |ticket| {
             ticket.token == *token && ticket.session == *caller && &*ticket.proof == proof
         });
-        let is_granted = |record: &Record| {
-            record.token == *token && record.session == *caller && &*record.proof == proof
-        };
-        let granted = command.names().filter(|it| self.lock(it).record().is_some_and(is_granted));
-        let granted: Vec<&Name> = granted.collect();
-        self.free(&granted);
+        let is_granted = |record: &Record| record.session == *caller && &*record.proof == proof;
+        let mut granted: Vec<&Name> = command.names().collect();
+        granted.retain(|name| self.lock(name).held_by(token).is_some_and(is_granted));
+        self.free(&granted, token);
         Reply::Cancelled { released: !granted.is_empty() }
     }
 
@@ -579,7 +736,7 @@ impl Turn<'_> {
     ) -> Reply {
         let (now_us, guard_ms) = (self.at.now_us, self.guard_ms());
         let lock = self.lock(name);
-        let record = lock.record();
+        let record = lock.held_by(token);
         let meant = session.is_none_or(|id| record.is_some_and(|record| record.session == *id));
         if !lock.holds(token) || !meant {
             return Reply::NotHeld(lock.absence());
@@ -591,31 +748,28 @@ impl Turn<'_> {
             // Nothing is shortened during the guard (R6).
             return Reply::Guarded { lease_ms: 0, guard_ms };
         } else {
-            if let Some(record) = &mut lock.record {
-                record.revoked = true;
-            }
-            lock.shorten(now_us, W_MS)
+            lock.change_holder(token, |record, _| record.revoked = true);
+            lock.shorten(token, now_us, W_MS)
         };
         if let Some(session) = holder {
             let (name, token) = (name.clone(), token.clone());
             self.effects.messages.push((session, Message::Revoked { name, token, after_ms }));
         }
         if !delayed {
-            self.free(&[name]);
+            self.free(&[name], token);
         }
         Reply::Revoked { after_ms }
     }
 
-    /// Deletes the holders, all of them first, then hands on in the same step (G3, G4).
-    fn free(&mut self, names: &[&Name]) {
+    /// Takes the holders of this token away, all of them first, then hands on in the same step (G3, G4).
+    fn free(&mut self, names: &[&Name], token: &Token) {
         for name in names {
-            let lock = self.lock(name);
-            (lock.key, lock.record) = (None, None);
+            self.lock(name).drop_holder(token);
         }
         if self.guard_ms() == 0 {
             for name in names {
                 // The one before may have gone to a request for several that has this one now.
-                if self.lock(name).key.is_none() {
+                if self.lock(name).may_grant() {
                     self.promote(name, None);
                 }
             }
@@ -626,7 +780,7 @@ impl Turn<'_> {
     /// together have one fence.
     fn grant<'n>(
         &mut self,
-        names: impl Iterator<Item = &'n Name>,
+        wants: impl Iterator<Item = (&'n Name, Mode)>,
         ticket: &Ticket,
         lease_ms: u64,
     ) -> u64 {
@@ -641,43 +795,54 @@ impl Turn<'_> {
             grace_ms: ticket.grace_ms,
             run: self.meta.run.clone(),
             revoked: false,
+            mode: Mode::Exclusive,
             since_us: self.at.now_us,
             party: ticket.party.clone(),
         };
-        let expires_us = Some(self.at.now_us + lease_ms * US_PER_MS);
-        for name in names {
-            let lock = self.lock(name);
-            lock.key = Some(Key { token: ticket.token.clone(), expires_us });
-            lock.record = Some(record.clone());
+        let end_us = self.at.now_us + lease_ms * US_PER_MS;
+        for (name, mode) in wants {
+            self.lock(name).hold(Record { mode, ..record.clone() }, end_us);
         }
         fence
     }
 
-    /// What every refused acquire does for the lock (R14 to R16).
+    /// What every refused acquire does for the lock (R14 to R16): for each holder, of many for those whose leases end
+    /// first. (Who is dead renews no more, and is among them soon.)
     fn probe(&mut self, name: &Name) {
         let (guarded, now_us) = (self.guard_ms() > 0, self.at.now_us);
         let lock = self.lock(name);
-        let Some(record) = lock.record().cloned() else { return };
-        let Some(key) = &mut lock.key else { return };
+        let records: Vec<Record> = lock.holders().take(DROPS_PER_COMMAND).cloned().collect();
         // A foreign client took the expiry away or made it longer: the lease is put back (R15).
-        let lease_end_us = now_us + record.lease_ms * US_PER_MS;
-        if key.expires_us.is_none_or(|at| at > lease_end_us) {
+        let together_us = lock.together().and_then(Together::last_end_us);
+        let Some(first) = records.first() else { return };
+        let lease_end_us = together_us.unwrap_or(now_us + first.lease_ms * US_PER_MS);
+        if let Some(key) = &mut lock.key
+            && key.expires_us.is_none_or(|at| at > lease_end_us)
+        {
             key.expires_us = Some(lease_end_us);
         }
-        if self.alive(&record.session) {
-            // It is connected; does it know of this token? It releases what it does not (R16).
+        let mut asked = false;
+        for record in records {
+            if !self.alive(&record.session) {
+                if !guarded && !record.revoked && record.run == self.meta.run {
+                    // Its link is closed: grace, then it is over (R14). A record of another run says
+                    // nothing about a link to this one.
+                    self.lock(name).shorten(&record.token, now_us, record.grace_ms);
+                }
+                continue;
+            }
+            // It is connected; does it know of this token? It releases what it does not (R16). Of many the first is
+            // asked.
+            if std::mem::replace(&mut asked, true) {
+                continue;
+            }
             let lock = self.lock(name);
-            let asked = lock.asked.as_ref().is_some_and(|(token, _)| *token == record.token);
-            if !asked {
+            if lock.asked.as_ref().is_none_or(|(token, _)| *token != record.token) {
                 let until_us = now_us + ASK_EVERY_MS * US_PER_MS;
                 lock.asked = Some((record.token.clone(), until_us));
                 let (name, token) = (name.clone(), record.token);
                 self.effects.messages.push((record.session, Message::Asking { name, token }));
             }
-        } else if !guarded && !record.revoked && record.run == self.meta.run {
-            // Its link is closed: grace, then it is over (R14). A record of another run says
-            // nothing about a link to this one.
-            self.lock(name).shorten(now_us, record.grace_ms);
         }
     }
 
@@ -690,30 +855,21 @@ impl Turn<'_> {
             alive: self.alive(&ticket.session),
             waited_ms: now_us.saturating_sub(ticket.since_us) / US_PER_MS,
             left_ms: ticket.deadline_us.map(|at| at.saturating_sub(now_us) / US_PER_MS),
+            mode: ticket.mode,
             party: ticket.party.clone(),
         };
         let queue = lock.queue.iter().map(ticket).collect();
-        let holder_alive = lock.record().map(|record| self.alive(&record.session));
-        LockView { holder: self.holder(name), holder_alive, queue }
+        let holder_alive = lock.holders().next().map(|record| self.alive(&record.session));
+        let ends = lock.together().into_iter().flat_map(Together::by_end).skip(1);
+        let beside = ends.map(|(end_us, record)| {
+            (view(record, Some(end_us), now_us), self.alive(&record.session))
+        });
+        LockView { holder: holder_of(&lock, now_us), holder_alive, beside: beside.collect(), queue }
     }
 
     fn holder(&mut self, name: &Name) -> Option<HolderView> {
         let now_us = self.at.now_us;
-        let lock = self.lock(name);
-        let key = lock.key.as_ref()?;
-        Some(HolderView {
-            token: key.token.clone(),
-            ttl_ms: key.expires_us.map(|at| at.saturating_sub(now_us).div_ceil(US_PER_MS)),
-            record: lock.record().map(|record| RecordView {
-                session: record.session.clone(),
-                fence: record.fence,
-                lease_ms: record.lease_ms,
-                grace_ms: record.grace_ms,
-                held_ms: now_us.saturating_sub(record.since_us) / US_PER_MS,
-                revoked: record.revoked,
-                party: record.party.clone(),
-            }),
-        })
+        holder_of(self.lock(name), now_us)
     }
 
     /// What stands about a name at this moment.
@@ -734,4 +890,38 @@ impl Turn<'_> {
         }
         self.meta.guard_until_us.saturating_sub(self.at.now_us).div_ceil(US_PER_MS)
     }
+}
+
+/// The holder; of several the one whose lease ends first.
+fn holder_of(lock: &Lock, now_us: u64) -> Option<HolderView> {
+    let key = lock.key.as_ref()?;
+    if let Some((end_us, record)) = lock.together().and_then(|together| together.by_end().next()) {
+        return Some(view(record, Some(end_us), now_us));
+    }
+    Some(match lock.record() {
+        Some(record) => view(record, key.expires_us, now_us),
+        None => HolderView {
+            token: key.token.clone(),
+            ttl_ms: left_ms(key.expires_us, now_us),
+            record: None,
+        },
+    })
+}
+
+fn view(record: &Record, end_us: Option<u64>, now_us: u64) -> HolderView {
+    let its = RecordView {
+        session: record.session.clone(),
+        fence: record.fence,
+        lease_ms: record.lease_ms,
+        grace_ms: record.grace_ms,
+        held_ms: now_us.saturating_sub(record.since_us) / US_PER_MS,
+        revoked: record.revoked,
+        mode: record.mode,
+        party: record.party.clone(),
+    };
+    HolderView { token: record.token.clone(), ttl_ms: left_ms(end_us, now_us), record: Some(its) }
+}
+
+fn left_ms(end_us: Option<u64>, now_us: u64) -> Option<u64> {
+    end_us.map(|at| at.saturating_sub(now_us).div_ceil(US_PER_MS))
 }

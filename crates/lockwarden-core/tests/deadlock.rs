@@ -43,6 +43,7 @@ fn of(owner: usize) -> Arc<str> {
 fn ask(owner: usize, number: usize, token: &str, wait: Wait) -> Acquire {
     let party = Party { owner: of(owner), ..Party::default() };
     Acquire {
+        modes: Default::default(),
         also: Default::default(),
         name: named(number),
         token: Token::new(token.as_bytes()).unwrap(),

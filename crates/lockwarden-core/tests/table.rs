@@ -44,6 +44,7 @@ fn acquire(text: &str, wait: Wait) -> Command {
 
 fn ask(text: &str, wait: Wait) -> Acquire {
     Acquire {
+        modes: Default::default(),
         also: Default::default(),
         name: name(),
         token: token(text),

@@ -6,32 +6,48 @@
 
 use super::{Context, Lock, Request, Ticket, Turn, US_PER_MS};
 use crate::{
-    command::{Acquire, Message, Wait},
+    command::{Acquire, Message, Mode, Wait},
     deadlock::{self, Place, WaitChange},
     limits::{DROPS_PER_COMMAND, QUEUE_TTL_MS, W_MS},
     name::{Name, Token},
 };
 
 /// What a promotion came to.
-pub(super) enum Promoted {
-    /// Nobody who waits is in the way.
+pub(super) struct Promoted {
+    /// A ticket of the token that asked was served.
+    pub(super) to_asker: bool,
+    /// Who is still there.
+    pub(super) ahead: Ahead,
+}
+
+/// Who must be served before a newcomer.
+pub(super) enum Ahead {
+    /// Nobody.
     Nobody,
-    /// The lock was granted to a ticket of the token that asked (if any), or to another.
-    Granted { to_asker: bool },
-    /// It is kept for a request for several names, or more such requests than one command looks at came before.
-    Kept,
-    /// The bound on dropped tickets was met (R26).
+    /// Somebody for whom there is no room yet; a request for several names that it is kept for; or more than one
+    /// command looks at.
+    Somebody,
+    /// Not known: the bound on dropped tickets was met (R26).
     More,
 }
 
 impl Turn<'_> {
-    /// Grants a free lock to the first ticket that is alive, in time and can be served (R26). A ticket of `asker`
-    /// gets the whole lease, for its reply says so; another is told by message (R27).
+    /// Grants a lock that has room to those who wait for it, as long as there is room, in order: to each ticket that
+    /// is alive, in time and can be served (R26). A ticket of `asker` gets the whole lease, for its reply says so;
+    /// another is told by message (R27).
     pub(super) fn promote(&mut self, name: &Name, asker: Option<&Token>) -> Promoted {
-        let (mut passed, mut dropped, mut kept_for) = (0, 0, None);
-        while passed + dropped < DROPS_PER_COMMAND {
+        let (mut passed, mut dropped, mut served, mut kept_for) = (0, 0, 0, None);
+        let mut to_asker = false;
+        let ahead = loop {
+            if passed + dropped + served == DROPS_PER_COMMAND {
+                break match self.lock(name).queue.len() > passed {
+                    true if dropped > 0 && served == 0 => Ahead::More,
+                    true => Ahead::Somebody,
+                    false => Ahead::Nobody,
+                };
+            }
             let Some(ticket) = self.lock(name).queue.get(passed).cloned() else {
-                return Promoted::Nobody;
+                break Ahead::Nobody;
             };
             let request = match ticket.several {
                 true => self.request(&ticket.token),
@@ -42,26 +58,52 @@ impl Turn<'_> {
                 dropped += 1;
                 continue;
             }
-            if let Some(request) = &request
-                && !self.can_serve(request, name)
-            {
-                // Asked for once, and only where it matters.
-                let kept_for = kept_for.get_or_insert_with(|| self.kept_for());
-                if kept_for.as_ref().is_some_and(|it| it.token == ticket.token) {
-                    return Promoted::Kept;
+            let can_serve = match &request {
+                Some(request) => self.can_serve(request, name),
+                None => self.lock(name).has_room(ticket.mode) == Ok(true),
+            };
+            if can_serve {
+                let is_askers = asker == Some(&ticket.token) && ticket.session == *self.at.caller;
+                to_asker |= is_askers;
+                self.hand(name, &ticket, request, is_askers);
+                if ticket.mode == Mode::Exclusive {
+                    return Promoted { to_asker, ahead: Ahead::Somebody };
                 }
-                passed += 1;
+                served += 1;
                 continue;
             }
-            let to_asker = asker == Some(&ticket.token) && ticket.session == *self.at.caller;
-            self.hand(name, &ticket, request, to_asker);
-            return Promoted::Granted { to_asker };
+            if request.is_none() {
+                break Ahead::Somebody;
+            }
+            // Asked for once, and only where it matters.
+            let kept_for = kept_for.get_or_insert_with(|| self.kept_for());
+            if kept_for.as_ref().is_some_and(|it| it.token == ticket.token) {
+                break Ahead::Somebody;
+            }
+            passed += 1;
+        };
+        if served > 0 {
+            self.tell_first(name);
         }
-        match self.lock(name).queue.len() > passed {
-            true if dropped > 0 => Promoted::More,
-            true => Promoted::Kept,
-            false => Promoted::Nobody,
+        Promoted { to_asker, ahead }
+    }
+
+    /// Whoever is first now looks after the lock (G5).
+    fn tell_first(&mut self, name: &Name) {
+        if let Some(first) = self.lock(name).queue.first().cloned()
+            && let Some(holder) = self.holder(name)
+        {
+            let (name, token) = (name.clone(), first.token);
+            let message = Message::First { name, token, holder: Box::new(holder) };
+            self.effects.messages.push((first.session, message));
         }
+    }
+
+    /// The first ticket of a queue that is not of this token, and whose waiter lives and waits still.
+    pub(super) fn first_waiting(&mut self, name: &Name, token: &Token) -> Option<Ticket> {
+        let queue = self.lock(name).queue.iter().take(DROPS_PER_COMMAND);
+        let others: Vec<Ticket> = queue.filter(|it| it.token != *token).cloned().collect();
+        others.into_iter().find(|ticket| self.waits(ticket))
     }
 
     /// The request of this token, if it is not forgotten by now.
@@ -71,41 +113,45 @@ impl Turn<'_> {
 
     /// Hands the lock to a ticket, and with it the others of its request.
     fn hand(&mut self, name: &Name, ticket: &Ticket, request: Option<Request>, to_asker: bool) {
-        let names: Vec<Name> = match &request {
-            Some(request) => request.names.to_vec(),
-            None => vec![name.clone()],
+        let wants: Vec<(Name, Mode)> = match &request {
+            Some(request) => request.wants().map(|(name, mode)| (name.clone(), mode)).collect(),
+            None => vec![(name.clone(), ticket.mode)],
         };
-        self.leave_queues(names.iter(), |it| it.token == ticket.token);
+        let names = || wants.iter().map(|(name, _)| name);
+        self.leave_queues(names(), |it| it.token == ticket.token);
         let lease_ms = if to_asker { ticket.lease_ms } else { ticket.lease_ms.min(W_MS) };
-        let fence = self.grant(names.iter(), ticket, lease_ms);
+        let fence = self.grant(wants.iter().map(|(name, mode)| (name, *mode)), ticket, lease_ms);
         let mut same = None;
-        for name in &names {
-            // Whoever is first now looks after the new holder. One message does for both where both are the same
-            // session's, and there is but one lock.
-            let Some(first) = self.lock(name).queue.first().cloned() else { continue };
-            if !to_asker && request.is_none() && first.session == ticket.session {
-                same = Some(first.token);
-            } else if let Some(holder) = self.holder(name) {
-                let (name, token) = (name.clone(), first.token);
-                let message = Message::First { name, token, holder: Box::new(holder) };
-                self.effects.messages.push((first.session, message));
+        if request.is_some() {
+            names().for_each(|name| self.tell_first(name));
+        } else if ticket.mode == Mode::Exclusive {
+            // One message does for both where both are the same session's.
+            let first = self.lock(name).queue.first();
+            let first = first.filter(|first| !to_asker && first.session == ticket.session);
+            same = first.map(|first| first.token.clone());
+            if same.is_none() {
+                self.tell_first(name);
             }
         }
         if !to_asker {
-            let (name, token) = (names[0].clone(), ticket.token.clone());
+            let (name, token) = (wants[0].0.clone(), ticket.token.clone());
             let epoch = self.meta.epoch.clone();
             let message = Message::Grant { name, token, fence, lease_ms, epoch, first: same };
             self.effects.messages.push((ticket.session.clone(), message));
         }
     }
 
-    /// Are all names of a request free, but for `free`, which is anyway, and is nobody in its way there?
-    fn can_serve(&mut self, request: &Request, free: &Name) -> bool {
-        request.names.iter().filter(|name| *name != free).all(|name| {
-            if self.lock(name).key.is_some() {
+    /// Have all names of a request room for it, and is nobody in its way there? (At `here` there is not.)
+    fn can_serve(&mut self, request: &Request, here: &Name) -> bool {
+        request.wants().all(|(name, mode)| {
+            let lock = self.lock(name);
+            if lock.has_room(mode) != Ok(true) {
                 return false;
             }
-            let queue = &self.lock(name).queue;
+            if name == here {
+                return true;
+            }
+            let queue = &lock.queue;
             let own = queue.iter().position(|it| it.token == request.token);
             let ahead = queue[..own.unwrap_or(queue.len())].to_vec();
             // More than are looked at are too many.
@@ -180,7 +226,7 @@ impl Turn<'_> {
             return;
         }
         for name in names {
-            if self.lock(name).key.is_none() {
+            if self.lock(name).may_grant() {
                 self.promote(name, None);
             }
         }
@@ -197,11 +243,11 @@ impl Turn<'_> {
         // An acquisition that was revoked, and has not ended yet, does not wait behind itself: its
         // release would hand the lock to it again (G6).
         for name in ask.names() {
-            if self.lock(name).record().is_some_and(|record| {
-                record.token == ask.token
-                    && record.session == *at.caller
-                    && record.proof == ask.proof
-            }) {
+            if self
+                .lock(name)
+                .held_by(&ask.token)
+                .is_some_and(|record| record.session == *at.caller && record.proof == ask.proof)
+            {
                 return None;
             }
         }
@@ -215,6 +261,7 @@ impl Turn<'_> {
                 token: ask.token.clone(),
                 session: at.caller.clone(),
                 names,
+                modes: ask.modes.clone(),
                 deadline_us,
                 since_us: ticket.since_us,
                 expires_us,
@@ -222,7 +269,8 @@ impl Turn<'_> {
             });
         }
         let mut position: Option<u64> = None;
-        for name in ask.names() {
+        for (name, mode) in ask.wants() {
+            ticket.mode = mode;
             let lock = self.lock(name);
             lock.queue_expires_us = expires_us;
             let index = lock.enqueue(&ticket)?;
@@ -304,7 +352,16 @@ impl Acquire {
             deadline_us,
             since_us: at.now_us,
             several: !self.also.is_empty(),
+            mode: self.mode_at(0),
             party: self.party.clone(),
         }
+    }
+}
+
+impl Request {
+    /// All its names, and how it wants to hold them.
+    pub fn wants(&self) -> impl Iterator<Item = (&Name, Mode)> {
+        let mode = |number: usize| self.modes.get(number).copied().unwrap_or_default();
+        self.names.iter().enumerate().map(move |(number, name)| (name, mode(number)))
     }
 }

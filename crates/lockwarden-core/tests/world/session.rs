@@ -468,6 +468,7 @@ impl Session {
             Patience::Endless => Wait::Forever,
         };
         let command = Command::Acquire(Acquire {
+            modes: Default::default(),
             also: Default::default(),
             name: name.clone(),
             token: token.clone(),
