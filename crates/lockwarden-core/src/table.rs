@@ -813,13 +813,14 @@ impl Turn<'_> {
         let lock = self.lock(name);
         let records: Vec<Record> = lock.holders().take(DROPS_PER_COMMAND).cloned().collect();
         // A foreign client took the expiry away or made it longer: the lease is put back (R15).
-        let together_us = lock.together().and_then(Together::last_end_us);
         let Some(first) = records.first() else { return };
-        let lease_end_us = together_us.unwrap_or(now_us + first.lease_ms * US_PER_MS);
-        if let Some(key) = &mut lock.key
-            && key.expires_us.is_none_or(|at| at > lease_end_us)
-        {
-            key.expires_us = Some(lease_end_us);
+        let lease_end_us = now_us + first.lease_ms * US_PER_MS;
+        let together_us = lock.together().and_then(Together::last_end_us);
+        if let Some(key) = &mut lock.key {
+            key.expires_us = match together_us {
+                None => Some(key.expires_us.map_or(lease_end_us, |at| at.min(lease_end_us))),
+                last_end_us => last_end_us,
+            };
         }
         let mut asked = false;
         for record in records {

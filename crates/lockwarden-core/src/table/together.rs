@@ -46,7 +46,7 @@ impl Together {
     /// The mode that they hold it in: of all of them the same, but for how many permits each has.
     #[must_use]
     pub fn mode(&self) -> Option<Mode> {
-        self.holders.values().next().map(|(_, record)| record.mode)
+        self.by_end().next().map(|(_, record)| record.mode)
     }
 
     /// The holder with this token.

@@ -308,7 +308,18 @@ impl Lock {
         let most = most_ms.and_then(NonZeroU64::new);
         let keeping = Keeping { lease_ms, grace_ms, renew: self.renew, most_ms: most };
         let lease_ms = lease_ms.min(most_ms.unwrap_or(lease_ms));
-        let ask = Acquire { name, also, token, proof, wait, lease_ms, grace_ms, floor, party };
+        let ask = Acquire {
+            modes: Default::default(),
+            name,
+            also,
+            token,
+            proof,
+            wait,
+            lease_ms,
+            grace_ms,
+            floor,
+            party,
+        };
         Ok((ask, keeping))
     }
 }

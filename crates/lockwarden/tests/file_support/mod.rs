@@ -174,6 +174,7 @@ impl Session {
 
 pub fn acquire(of: &str, with: &str, wait: Wait) -> Command {
     Command::Acquire(Acquire {
+        modes: Default::default(),
         also: Default::default(),
         name: name(of),
         token: token(with),

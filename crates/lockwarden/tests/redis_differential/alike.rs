@@ -61,6 +61,13 @@ pub(crate) fn alike_reply(mut actual: Reply, expected: &Reply) -> Reply {
         }
         (Reply::Shown(actual), Reply::Shown(expected)) => {
             alike_holder(&mut actual.holder, expected.holder.as_ref());
+            for ((actual, _), (expected, _)) in actual.beside.iter_mut().zip(&expected.beside) {
+                let mut other = Some(actual.clone());
+                alike_holder(&mut other, Some(expected));
+                if let Some(other) = other {
+                    *actual = other;
+                }
+            }
             for (actual, expected) in actual.queue.iter_mut().zip(&expected.queue) {
                 alike(&mut actual.waited_ms, expected.waited_ms);
                 alike_option(&mut actual.left_ms, expected.left_ms);

@@ -3,7 +3,7 @@
 use crate::redis_support::{name, party_of, token};
 use lockwarden_core::{
     Command, Name, SessionId, Token,
-    command::{Acquire, Renew, Wait},
+    command::{Acquire, Mode, Renew, Wait},
 };
 use proptest::prelude::*;
 
@@ -64,6 +64,7 @@ pub(crate) enum Ask {
         grace_ms: u64,
         floor: Floor,
         owner: Whose,
+        mode: Mode,
     },
     Renew {
         lock: usize,
@@ -98,6 +99,8 @@ pub(crate) enum Ask {
         by: (usize, usize),
         wait: Wait,
         owned: bool,
+        /// Of all three locks.
+        modes: [Mode; 3],
     },
 }
 
@@ -114,6 +117,26 @@ const SETS: [&[usize]; 4] = [&[0, 1], &[0, 2], &[1, 2], &[0, 1, 2]];
 
 fn lock() -> impl Strategy<Value = usize> {
     prop_oneof![6 => Just(0_usize), 2 => Just(1), 1 => Just(2)]
+}
+
+/// Each lock is mostly used as it should be.
+fn mode(lock: usize) -> impl Strategy<Value = Mode> {
+    let permits = (1..3_u32, 2..4_u32).prop_map(|(count, of)| Mode::Permits { count, of });
+    match lock {
+        0 => prop_oneof![6 => Just(Mode::Exclusive), 4 => Just(Mode::Shared), 1 => permits].boxed(),
+        1 => prop_oneof![6 => Just(Mode::Exclusive), 2 => Just(Mode::Shared)].boxed(),
+        _ => {
+            let two = (1..3_u32).prop_map(|count| Mode::Permits { count, of: 2 });
+            prop_oneof![4 => Just(Mode::Exclusive), 5 => two, 1 => permits].boxed()
+        }
+    }
+}
+
+fn modes() -> impl Strategy<Value = [Mode; 3]> {
+    prop_oneof![
+        2 => Just([Mode::Exclusive; 3]),
+        3 => (mode(0), mode(1), mode(2)).prop_map(|(a, b, c)| [a, b, c])
+    ]
 }
 
 fn lease_ms() -> impl Strategy<Value = u64> {
@@ -136,11 +159,11 @@ fn ask() -> impl Strategy<Value = Ask> {
     let proof = || prop::bool::weighted(0.15);
     let owner = prop_oneof![2 => Just(Whose::Nobodys), 4 => Just(Whose::Own), 1 => Just(Whose::Neighbours),
         1 => Just(Whose::Part)];
-    let terms = (prop::bool::ANY, floor, owner);
+    let terms = (prop::bool::ANY, floor, owner, modes());
     prop_oneof![
         8 => (lock(), by(), proof(), wait, lease_ms(), terms).prop_map(
-            |(lock, by, proof, wait, lease_ms, (long, floor, owner))| Ask::Acquire {
-                lock, by, proof, wait, lease_ms, floor, owner, grace_ms: if long { 4_000 } else { 3_000 },
+            |(lock, by, proof, wait, lease_ms, (long, floor, owner, modes))| Ask::Acquire {
+                lock, by, proof, wait, lease_ms, floor, owner, mode: if proof { Mode::Exclusive } else { modes[lock] }, grace_ms: if long { 4_000 } else { 3_000 },
             }
         ),
         2 => (lock(), by(), lease_ms()).prop_map(|(lock, by, lease_ms)| Ask::Renew { lock, by, lease_ms }),
@@ -164,29 +187,33 @@ fn several() -> impl Strategy<Value = Op> {
     ];
     // Seldom another's token.
     let whose = prop_oneof![12 => Just(0_usize), 1 => Just(1)];
-    (0..3_usize, what, 0..SETS.len(), (whose, 0..2_usize), wait, prop::bool::ANY).prop_map(
-        |(who, what, set, (whose, which), wait, owned)| {
+    let rest = (wait, prop::bool::ANY, modes());
+    (0..3_usize, what, 0..SETS.len(), (whose, 0..2_usize), rest).prop_map(
+        |(who, what, set, (whose, which), (wait, owned, modes))| {
             let by = ((who + whose) % 3, which);
-            Op::Alone(who, Ask::Several { what, set, by, wait, owned })
+            Op::Alone(who, Ask::Several { what, set, by, wait, owned, modes })
         },
     )
 }
 
 /// Requests for several locks and for one in each other's way, and what gives them free again.
 fn crowd() -> impl Strategy<Value = Vec<Op>> {
-    let single = (0..3_usize, 0..3_usize, prop::bool::ANY).prop_map(|(who, lock, releases)| {
-        let ask = Ask::Acquire {
-            lock,
-            by: 0,
-            proof: false,
-            wait: Wait::Forever,
-            lease_ms: 30_000,
-            grace_ms: 3_000,
-            floor: Floor::None,
-            owner: Whose::Own,
-        };
-        Op::Alone(who, if releases { Ask::Release { lock, by: 0 } } else { ask })
-    });
+    let single = (0..3_usize, 0..3_usize, prop::bool::ANY, modes()).prop_map(
+        |(who, lock, releases, modes)| {
+            let ask = Ask::Acquire {
+                lock,
+                by: 0,
+                proof: false,
+                wait: Wait::Forever,
+                lease_ms: 30_000,
+                grace_ms: 3_000,
+                floor: Floor::None,
+                owner: Whose::Own,
+                mode: modes[lock],
+            };
+            Op::Alone(who, if releases { Ask::Release { lock, by: 0 } } else { ask })
+        },
+    );
     let other = prop_oneof![
         2 => (0..3_usize).prop_map(Op::Cut),
         4 => (0..3_usize).prop_map(Op::Join),
@@ -252,6 +279,7 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
                 grace_ms: 3_000,
                 floor: Floor::None,
                 owner: Whose::Own,
+                mode: Mode::Exclusive,
             };
             let ask = |wait, lease_ms| ask_by(0, wait, lease_ms);
             let renews = Op::Alone(holder, Ask::Renew { lock, by: 0, lease_ms: 30_000 });
@@ -309,6 +337,7 @@ fn cycle() -> impl Strategy<Value = Vec<Op>> {
             grace_ms: 3_000,
             floor: Floor::None,
             owner: Whose::Own,
+            mode: Mode::Exclusive,
         };
         let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2)];
         ops.extend((0..sessions).map(|who| Op::Alone(who, ask(who, 0, Wait::No))));
@@ -361,6 +390,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             grace_ms,
             floor,
             owner,
+            mode,
         } => {
             let owner = match owner {
                 Whose::Nobodys => "",
@@ -368,8 +398,13 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                 Whose::Neighbours => SESSIONS[(who + 1) % 3],
                 Whose::Part => ["B/part/1", "C/part/1", "A/part/1"][who],
             };
+            let modes = match mode {
+                Mode::Exclusive => Default::default(),
+                mode => [mode].into(),
+            };
             Command::Acquire(Acquire {
                 also: Default::default(),
+                modes,
                 name: lock(at),
                 token: by(it),
                 proof: proof(has_proof),
@@ -408,7 +443,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
         },
         Ask::Show { lock: at } => Command::Show { name: lock(at) },
         Ask::Beat => Command::Beat,
-        Ask::Several { what, set, by: (whose, which), wait, owned } => {
+        Ask::Several { what, set, by: (whose, which), wait, owned, modes } => {
             let (at, others) = SETS[set].split_first().expect("none is empty");
             let (name, also) = (lock(*at), others.iter().map(|at| lock(*at)).collect());
             // The same token is the same acquisition, of the same locks.
@@ -417,6 +452,10 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                 What::Acquire => Command::Acquire(Acquire {
                     name,
                     also,
+                    modes: match modes {
+                        [Mode::Exclusive, Mode::Exclusive, Mode::Exclusive] => Default::default(),
+                        modes => SETS[set].iter().map(|at| modes[*at]).collect(),
+                    },
                     token,
                     proof: "".into(),
                     wait,

@@ -271,6 +271,7 @@ pub fn party_of(owner: &str, label: &str) -> Arc<Party> {
 /// An acquire with usual terms.
 pub fn acquire(lock: &str, by: &str, wait: Wait) -> Command {
     Command::Acquire(Acquire {
+        modes: Default::default(),
         also: Default::default(),
         name: name(lock),
         token: token(by),

@@ -9,9 +9,9 @@
 
 use lockwarden_core::{
     Epoch, Message, Name, Run, SessionId, Token,
-    command::{HolderView, RecordView},
+    command::{HolderView, Mode, RecordView},
     party::{Party, Process},
-    table::{Key, Lock, Record, Request, Ticket},
+    table::{Key, Lock, Record, Request, Ticket, Together},
 };
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -23,13 +23,18 @@ type Read<T> = Result<T, Damaged>;
 
 /// A lock as bytes.
 pub(super) fn lock_to_bytes(lock: &Lock) -> Vec<u8> {
-    let Lock { key, record, queue, queue_expires_us, asked } = lock;
+    let Lock { key, record, together, queue, queue_expires_us, asked } = lock;
     let mut out = Writer::default();
     out.option(key.as_ref(), |out, Key { token, expires_us }| {
         out.token(token);
         out.option(expires_us.as_ref(), |out, at| out.number(*at));
     });
     out.option(record.as_ref(), Writer::record);
+    out.number(together.by_end().count() as u64);
+    for (end_us, record) in together.by_end() {
+        out.number(end_us);
+        out.record(record);
+    }
     out.number(queue.len() as u64);
     for ticket in queue {
         out.ticket(ticket);
@@ -49,6 +54,11 @@ pub(super) fn lock_from_bytes(bytes: &[u8]) -> Read<Lock> {
         Ok(Key { token: input.token()?, expires_us: input.option(Reader::number)? })
     })?;
     let record = input.option(Reader::record)?;
+    let mut together = Together::default();
+    for _ in 0..input.count()? {
+        let end_us = input.number()?;
+        together.put(input.record()?, end_us);
+    }
     let tickets = input.count()?;
     let mut queue = Vec::with_capacity(tickets);
     for _ in 0..tickets {
@@ -57,7 +67,7 @@ pub(super) fn lock_from_bytes(bytes: &[u8]) -> Read<Lock> {
     let queue_expires_us = input.number()?;
     let asked = input.option(|input| Ok((input.token()?, input.number()?)))?;
     input.end()?;
-    Ok(Lock { key, record, queue, queue_expires_us, asked })
+    Ok(Lock { key, record, together, queue, queue_expires_us, asked })
 }
 
 /// When nothing of the lock is left, in µs on the store's clock; none: never by itself.
@@ -71,12 +81,15 @@ pub(super) fn lock_ends_us(lock: &Lock) -> Option<u64> {
 
 /// A request for several names as bytes.
 pub(super) fn request_to_bytes(request: &Request) -> Vec<u8> {
-    let Request { token, session, names, deadline_us, since_us, expires_us, party } = request;
+    let Request { token, session, names, modes, deadline_us, since_us, expires_us, party } =
+        request;
     let mut out = Writer::default();
     out.token(token);
     out.session(session);
     out.number(names.len() as u64);
     names.iter().for_each(|name| out.text(name.as_str()));
+    out.number(modes.len() as u64);
+    modes.iter().for_each(|mode| out.mode(*mode));
     out.option(deadline_us.as_ref(), |out, at| out.number(*at));
     out.number(*since_us);
     out.number(*expires_us);
@@ -93,10 +106,12 @@ pub(super) fn request_from_bytes(bytes: &[u8]) -> Read<Request> {
     let names: Vec<Name> = (0..count).map(|_| name(&mut input)).collect::<Read<_>>()?;
     // A request has one, and so has all that looks at it.
     let names = if names.is_empty() { return Err(Damaged) } else { names.into() };
+    let count = input.count()?;
+    let modes = (0..count).map(|_| input.mode()).collect::<Read<_>>()?;
     let deadline_us = input.option(Reader::number)?;
     let (since_us, expires_us, party) = (input.number()?, input.number()?, input.party()?);
     input.end()?;
-    Ok(Request { token, session, names, deadline_us, since_us, expires_us, party })
+    Ok(Request { token, session, names, modes, deadline_us, since_us, expires_us, party })
 }
 
 const GRANT: u64 = 1;
@@ -252,6 +267,7 @@ impl Writer {
             grace_ms,
             run,
             revoked,
+            mode,
             since_us,
             party,
         } = record;
@@ -263,8 +279,21 @@ impl Writer {
         self.number(*grace_ms);
         self.run(run);
         self.number(u64::from(*revoked));
+        self.mode(*mode);
         self.number(*since_us);
         self.party(party);
+    }
+
+    fn mode(&mut self, mode: Mode) {
+        match mode {
+            Mode::Exclusive => self.number(0),
+            Mode::Shared => self.number(1),
+            Mode::Permits { count, of } => {
+                self.number(2);
+                self.number(count.into());
+                self.number(of.into());
+            }
+        }
     }
 
     fn ticket(&mut self, ticket: &Ticket) {
@@ -278,6 +307,7 @@ impl Writer {
             deadline_us,
             since_us,
             several,
+            mode,
             party,
         } = ticket;
         self.token(token);
@@ -289,6 +319,7 @@ impl Writer {
         self.option(deadline_us.as_ref(), |out, at| out.number(*at));
         self.number(*since_us);
         self.number(u64::from(*several));
+        self.mode(*mode);
         self.party(party);
     }
 
@@ -297,13 +328,15 @@ impl Writer {
         self.token(token);
         self.option(ttl_ms.as_ref(), |out, ttl_ms| out.number(*ttl_ms));
         self.option(record.as_ref(), |out, record| {
-            let RecordView { session, fence, lease_ms, grace_ms, held_ms, revoked, party } = record;
+            let RecordView { session, fence, lease_ms, grace_ms, held_ms, revoked, mode, party } =
+                record;
             out.session(session);
             out.number(*fence);
             out.number(*lease_ms);
             out.number(*grace_ms);
             out.number(*held_ms);
             out.number(u64::from(*revoked));
+            out.mode(*mode);
             out.party(party);
         });
     }
@@ -424,9 +457,20 @@ impl<'a> Reader<'a> {
             grace_ms: self.number()?,
             run: self.run()?,
             revoked: self.flag()?,
+            mode: self.mode()?,
             since_us: self.number()?,
             party: self.party()?,
         })
+    }
+
+    fn mode(&mut self) -> Read<Mode> {
+        let part = |input: &mut Self| u32::try_from(input.number()?).map_err(|_| Damaged);
+        match self.number()? {
+            0 => Ok(Mode::Exclusive),
+            1 => Ok(Mode::Shared),
+            2 => Ok(Mode::Permits { count: part(self)?, of: part(self)? }),
+            _ => Err(Damaged),
+        }
     }
 
     fn ticket(&mut self) -> Read<Ticket> {
@@ -440,6 +484,7 @@ impl<'a> Reader<'a> {
             deadline_us: self.option(Reader::number)?,
             since_us: self.number()?,
             several: self.flag()?,
+            mode: self.mode()?,
             party: self.party()?,
         })
     }
@@ -455,6 +500,7 @@ impl<'a> Reader<'a> {
                 grace_ms: input.number()?,
                 held_ms: input.number()?,
                 revoked: input.flag()?,
+                mode: input.mode()?,
                 party: input.party()?,
             })
         })?;

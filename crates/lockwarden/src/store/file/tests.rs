@@ -22,6 +22,7 @@ async fn call(link: &mut dyn Link, command: Command) -> Reply {
 
 fn acquire(token: &str, floor: u64) -> Command {
     Command::Acquire(Acquire {
+        modes: Default::default(),
         also: Default::default(),
         name: Name::new("job").unwrap(),
         token: Token::found(token.as_bytes()),

@@ -8,7 +8,9 @@ use crate::{error::StoreError, store::Call};
 use bytes::Bytes;
 use lockwarden_core::{
     Command, Epoch, Name, Reply, Run, SessionId, Token,
-    command::{Absence, CycleStep, HolderView, LockView, Reason, RecordView, Refusal, TicketView},
+    command::{
+        Absence, CycleStep, HolderView, LockView, Mode, Reason, RecordView, Refusal, TicketView,
+    },
     party::Party,
 };
 use std::sync::Arc;
@@ -71,8 +73,9 @@ codes! {
         Beat = 18 "BEAT",
         /// Nothing: what counts is the message.
         Published = 19 "PUBLISHED",
-        /// [`Holder`], is it alive (-1: none of ours), the number of tickets; for each of them
-        /// token, session, is it alive, waited (ms), left (ms; -1: for ever), party.
+        /// [`Holder`], is it alive (-1: none of ours), the number of other holders; for each of them [`Holder`], is it
+        /// alive; the number of tickets; for each of them token, session, is it alive, waited (ms), left (ms; -1: for
+        /// ever), party, mode.
         Shown = 20 "SHOWN",
         /// Nothing.
         Unsubscribed = 21 "UNSUBSCRIBED",
@@ -89,6 +92,8 @@ codes! {
         /// Rest of the guard (ms), position (-1: none), which of the locks is kept for another, the number of
         /// holders; for each of them which lock, [`Holder`].
         RefusedSeveral = 27 "REFUSED_SEVERAL",
+        /// Which of the locks, the mode that it is in use in.
+        OtherMode = 28 "OTHER_MODE",
     }
 }
 
@@ -99,7 +104,7 @@ codes! {
         Nobody = 0 "NOBODY",
         /// Token, TTL (ms; -1: none).
         Foreign = 1 "FOREIGN",
-        /// Token, TTL, session, fence, lease, grace, held (ms), revoked (0, 1), party.
+        /// Token, TTL, session, fence, lease, grace, held (ms), revoked (0, 1), party, mode.
         Ours = 2 "OURS",
     }
 }
@@ -227,6 +232,7 @@ impl Reader {
                 let reason = reason(guard_ms, holder.as_ref());
                 Reply::Refused(Refusal { reason, at, holder, others: holders, position })
             }
+            Code::OtherMode => Reply::OtherMode { at: fields.index()?, in_use: fields.mode()? },
             Code::Deadlock => {
                 let asked = call.command.name().ok_or(Malformed)?;
                 Reply::Deadlock(self.cycle(asked, fields)?)
@@ -286,6 +292,7 @@ impl Reader {
                 held_ms: fields.count()?,
                 revoked: fields.int()? != 0,
                 party: self.party(&fields.text()?.0),
+                mode: fields.mode()?,
             }),
             Holder::Foreign | Holder::Nobody => None,
         };
@@ -295,6 +302,10 @@ impl Reader {
     fn shown(&mut self, fields: &mut Fields) -> Result<LockView, Malformed> {
         let holder = self.holder(fields)?;
         let holder_alive = fields.maybe()?.map(|alive| alive != 0);
+        let mut beside = Vec::new();
+        for _ in 0..fields.count()? {
+            beside.push((self.holder(fields)?.ok_or(Malformed)?, fields.int()? != 0));
+        }
         let mut queue = Vec::new();
         for _ in 0..fields.count()? {
             queue.push(TicketView {
@@ -304,9 +315,10 @@ impl Reader {
                 waited_ms: fields.count()?,
                 left_ms: fields.maybe()?,
                 party: self.party(&fields.text()?.0),
+                mode: fields.mode()?,
             });
         }
-        Ok(LockView { holder, holder_alive, queue })
+        Ok(LockView { holder, holder_alive, beside, queue })
     }
 }
 
@@ -363,6 +375,10 @@ impl Fields {
             Some(Value::Text(bytes)) => Ok(Text(bytes)),
             _ => Err(Malformed),
         }
+    }
+
+    fn mode(&mut self) -> Result<Mode, Malformed> {
+        wire::decode_mode(&self.text()?.0).ok_or(Malformed)
     }
 
     fn token(&mut self) -> Result<Token, Malformed> {

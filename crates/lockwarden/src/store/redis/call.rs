@@ -139,7 +139,7 @@ impl Writer {
         if self.forms.iter().all(|form| *form == Form::Plain) {
             self.forms.clear();
         }
-        arguments += self.forms.len() + 6 * terms.len() + self.leases.len();
+        arguments += self.forms.len() + 7 * terms.len() + self.leases.len();
         self.head(out, by, keys, arguments);
         let prefix = self.keyspace.prefix.as_bytes();
         for name in calls.iter().flat_map(|call| call.command.names()) {
@@ -224,6 +224,7 @@ impl Writer {
             self.party.0 = term.party.clone();
         }
         resp::argument(out, self.party.1.as_bytes());
+        resp::argument(out, mode_texts(term).as_bytes());
     }
 
     fn command(&self, out: &mut BytesMut, call: &Call) {
@@ -247,6 +248,16 @@ impl Writer {
             }
             Command::Beat => resp::argument(out, b""),
         }
+    }
+}
+
+/// The modes of the locks that are asked for, with commas between them; nothing: all are exclusive.
+fn mode_texts(ask: &Acquire) -> String {
+    let text = |(_, mode)| wire::encode_mode(mode);
+    if ask.modes.is_empty() {
+        String::new()
+    } else {
+        ask.wants().map(text).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -277,6 +288,7 @@ fn term_number<'a>(terms: &mut Vec<&'a Acquire>, ask: &'a Acquire) -> u8 {
             && other.grace_ms == ask.grace_ms
             && other.floor == ask.floor
             && other.proof == ask.proof
+            && other.modes == ask.modes
             && (Arc::ptr_eq(&other.party, &ask.party) || other.party == ask.party)
     };
     let recent = terms.len().saturating_sub(TERMS_COMPARED);

@@ -399,6 +399,7 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
     let acquire = |token: &Token, wait| {
         let owner = format!("{session}:{token}").into();
         Command::Acquire(Acquire {
+            modes: Default::default(),
             also: Default::default(),
             name: name.clone(),
             token: token.clone(),

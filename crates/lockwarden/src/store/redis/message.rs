@@ -3,7 +3,7 @@
 //! A message is the schema's number, a letter, and fields: each its length, a colon, its bytes (R12).
 //! `tell` in `lib/sessions.lua` and its callers write them.
 
-use super::{answer::Reader, keys::Keyspace, script::SCHEMA};
+use super::{answer::Reader, keys::Keyspace, script::SCHEMA, wire};
 use bytes::Bytes;
 use lockwarden_core::{
     Epoch, Message, Name, Run, SessionId, Token,
@@ -63,6 +63,7 @@ pub(super) fn read(reader: &mut Reader, keyspace: &Keyspace, text: &Bytes) -> Op
                     held_ms: fields.number()?,
                     revoked: fields.number()? != 0,
                     party: reader.party(&fields.bytes()?),
+                    mode: wire::decode_mode(&fields.bytes()?)?,
                 }),
             };
             Heard::Message(Message::First { name, token, holder: Box::new(holder) })

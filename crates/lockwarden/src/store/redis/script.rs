@@ -15,6 +15,7 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/lib/sessions.lua"),
     include_str!("scripts/lib/enter.lua"),
     include_str!("scripts/lib/lock.lua"),
+    include_str!("scripts/lib/together.lua"),
     include_str!("scripts/lib/answer.lua"),
     include_str!("scripts/lib/tickets.lua"),
     include_str!("scripts/lib/requests.lua"),
@@ -64,9 +65,12 @@ pub(super) const HEARTBEAT: u8 = b'b';
 pub(super) const ECHO: u8 = b'e';
 /// The form of records, tickets and messages.
 pub(super) const SCHEMA: u8 = 1;
-/// That of a ticket that is one of several (R29): who takes it for one by itself must not understand it.
+/// That of a ticket that is one of several (R29), or not exclusive: who takes it for a plain one must not understand it.
 #[cfg(test)]
-const OF_SEVERAL: u8 = 2;
+const LONG_TICKET: u8 = 2;
+/// In the place of a record's schema: several hold the lock together.
+#[cfg(test)]
+const TOGETHER: u8 = 3;
 /// All keys of the call are those of its one command.
 pub(super) const SEVERAL: u8 = 2;
 
@@ -104,7 +108,8 @@ mod tests {
         fact("MAX_FLOOR_AHEAD_US", limits::MAX_FLOOR_AHEAD_US as i64);
         fact("MOST_HOLDERS_TOLD", limits::MOST_HOLDERS_TOLD as i64);
         fact("SCHEMA", SCHEMA.into());
-        fact("OF_SEVERAL", OF_SEVERAL.into());
+        fact("LONG_TICKET", LONG_TICKET.into());
+        fact("TOGETHER", TOGETHER.into());
         fact("SEVERAL", SEVERAL.into());
         for (name, letter) in [
             ("ACQUIRE", ACQUIRE),

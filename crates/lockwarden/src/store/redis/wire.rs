@@ -3,7 +3,10 @@
 //! Only this module knows the text; scripts hand it through. Core types are never serialised
 //! themselves, so that a change of theirs cannot change what other versions read.
 
-use lockwarden_core::party::{Party, Process};
+use lockwarden_core::{
+    command::Mode,
+    party::{Party, Process},
+};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, sync::Arc};
 
@@ -50,6 +53,28 @@ pub(super) fn decode(text: &[u8]) -> Party {
         host: Arc::from(&*host),
         processes: processes.into_iter().map(process).collect(),
     }
+}
+
+/// How a mode stands in terms, answers and messages.
+pub(super) fn encode_mode(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => String::new(),
+        Mode::Shared => "s".into(),
+        Mode::Permits { count, of } => format!("p{count}/{of}"),
+    }
+}
+
+/// The mode of a text; none: it is of none.
+pub(super) fn decode_mode(text: &[u8]) -> Option<Mode> {
+    let text = std::str::from_utf8(text).ok()?;
+    Some(match text {
+        "" => Mode::Exclusive,
+        "s" => Mode::Shared,
+        _ => {
+            let (count, of) = text.strip_prefix('p')?.split_once('/')?;
+            Mode::Permits { count: count.parse().ok()?, of: of.parse().ok()? }
+        }
+    })
 }
 
 #[cfg(test)]

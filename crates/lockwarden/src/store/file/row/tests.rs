@@ -23,10 +23,26 @@ fn party() -> impl Strategy<Value = Arc<Party>> {
     })
 }
 
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![
+        Just(Mode::Exclusive),
+        Just(Mode::Shared),
+        (any::<u32>(), any::<u32>()).prop_map(|(count, of)| Mode::Permits { count, of })
+    ]
+}
+
 fn record() -> impl Strategy<Value = Record> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    (token(), text(), session(), numbers, text(), any::<bool>(), party()).prop_map(
-        |(token, proof, session, (fence, lease_ms, grace_ms, since_us), run, revoked, party)| {
+    (token(), text(), session(), numbers, text(), (any::<bool>(), mode()), party()).prop_map(
+        |(
+            token,
+            proof,
+            session,
+            (fence, lease_ms, grace_ms, since_us),
+            run,
+            (revoked, mode),
+            party,
+        )| {
             let run = Run::new(&run);
             Record {
                 token,
@@ -37,6 +53,7 @@ fn record() -> impl Strategy<Value = Record> {
                 grace_ms,
                 run,
                 revoked,
+                mode,
                 since_us,
                 party,
             }
@@ -46,9 +63,9 @@ fn record() -> impl Strategy<Value = Record> {
 
 fn ticket() -> impl Strategy<Value = Ticket> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    let rest = (option::of(any::<u64>()), any::<bool>());
+    let rest = (option::of(any::<u64>()), any::<bool>(), mode());
     (token(), text(), session(), numbers, rest, party()).prop_map(
-        |(token, proof, session, numbers, (deadline_us, several), party)| {
+        |(token, proof, session, numbers, (deadline_us, several, mode), party)| {
             let (lease_ms, grace_ms, floor, since_us) = numbers;
             Ticket {
                 token,
@@ -60,6 +77,7 @@ fn ticket() -> impl Strategy<Value = Ticket> {
                 deadline_us,
                 since_us,
                 several,
+                mode,
                 party,
             }
         },
@@ -68,10 +86,12 @@ fn ticket() -> impl Strategy<Value = Ticket> {
 
 fn request() -> impl Strategy<Value = Request> {
     let numbers = (option::of(any::<u64>()), any::<u64>(), any::<u64>());
-    (token(), session(), vec("[a-z]{1,3}", 1..5), numbers, party()).prop_map(
-        |(token, session, names, (deadline_us, since_us, expires_us), party)| {
+    (token(), session(), vec(("[a-z]{1,3}", mode()), 1..5), numbers, party()).prop_map(
+        |(token, session, wants, (deadline_us, since_us, expires_us), party)| {
+            let (names, modes): (Vec<String>, Vec<Mode>) = wants.into_iter().unzip();
+            let modes = modes.into();
             let names = names.iter().map(|name| Name::new(name).unwrap()).collect();
-            Request { token, session, names, deadline_us, since_us, expires_us, party }
+            Request { token, session, names, modes, deadline_us, since_us, expires_us, party }
         },
     )
 }
@@ -81,14 +101,21 @@ fn lock() -> impl Strategy<Value = Lock> {
         .prop_map(|(token, expires_us)| Key { token, expires_us });
     (
         option::of(key),
-        option::of(record()),
+        (option::of(record()), vec((any::<u64>(), record()), 0..4)),
         vec(ticket(), 0..6),
         any::<u64>(),
         option::of((token(), any::<u64>())),
     )
-        .prop_map(|(key, record, queue, queue_expires_us, asked)| Lock {
+        .prop_map(|(key, (record, holders), queue, queue_expires_us, asked)| Lock {
             key,
             record,
+            together: holders.into_iter().fold(
+                Together::default(),
+                |mut together, (end_us, record)| {
+                    together.put(record, end_us);
+                    together
+                },
+            ),
             queue,
             queue_expires_us,
             asked,
@@ -104,6 +131,7 @@ fn message() -> impl Strategy<Value = Message> {
         grace_ms: record.grace_ms,
         held_ms: record.since_us,
         revoked: record.revoked,
+        mode: record.mode,
         party: record.party,
     });
     let holder = (token(), option::of(any::<u64>()), option::of(view))
@@ -165,6 +193,7 @@ proptest! {
 fn tickets_share_what_they_have_in_common() {
     let party = Arc::new(Party { label: "worker".into(), host: "host".into(), ..Party::default() });
     let ticket = |number: u64| Ticket {
+        mode: Default::default(),
         several: false,
         token: Token::found(&[7; 32]),
         proof: "".into(),

@@ -1,28 +1,65 @@
 -- Take the lock, or queue for it; or all of several, or none (R29).
 -- KEYS       the lock, or the locks
 -- arguments  token; term (the number of one of the call's terms)
--- answers    GRANTED, REFUSED, REFUSED_SEVERAL, DEADLOCK, GUARDED (own lock, during the guard), MORE, UNSUBSCRIBED,
---            FLOOR_AHEAD
+-- answers    GRANTED, REFUSED, REFUSED_SEVERAL, DEADLOCK, OTHER_MODE, GUARDED (own lock, during the guard), MORE,
+--            UNSUBSCRIBED, FLOOR_AHEAD
 
 -- The caller's own acquisition, asked for again (R25): its record, else nil. A redelivered task brings
 -- the same value from another session, and must be refused.
 local function own(token, term)
-  local it = record()
-  if it and it.token == token and it.session == session and it.proof == term.proof
-    and it.revoked == 0 then
+  local it = held_by(token)
+  if it and it.session == session and it.proof == term.proof and it.revoked == 0 then
     return it
   end
   return nil
 end
 
-local function refuse(keys, token, term)
-  local steps = cycle(keys, token, term)
+-- How each of these keys is asked for: 's', 'pCOUNT/OF' or nothing, with commas between them.
+local function modes_of(keys, term)
+  local modes = {}
+  local n = 0
+  for text in string.gmatch(term.mode .. ',', '([^,]*),') do
+    n = n + 1
+    local count, of = match(text, '^p(%d+)/(%d+)$')
+    modes[n] = { count = tonumber(count or 0), of = tonumber(of or (text == 's' and -1 or 0)) }
+  end
+  for at = n + 1, #keys do
+    modes[at] = { count = 0, of = 0 }
+  end
+  return modes
+end
+
+-- The first of the locks that is in use in a mode that the one asked for cannot be beside, by its holders or by those
+-- who wait for it: its number, and that mode.
+local function other_mode(keys, token, modes)
+  for n = 1, #keys do
+    key = keys[n]
+    local count, of = mode_in_use()
+    if not of and waits[key] ~= false then
+      local tokens, texts = places(0, 64 --[[DROPS_PER_COMMAND]] - 1)
+      for at = 1, #tokens do
+        local it = tokens[at] ~= token and texts[at] and ticket_of(tokens[at], texts[at])
+        if it and lives(it) then
+          count, of = it.count, it.of
+          break
+        end
+      end
+    end
+    if of and not may_stand_beside(modes[n].of, of) then
+      return n, mode_text(count, of)
+    end
+  end
+  return nil
+end
+
+local function refuse(keys, token, term, modes)
+  local steps = cycle(keys, token, term, modes)
   if steps then
     refuse_deadlock(keys, token, steps)
     for n = 1, #keys do
       key = keys[n]
       -- It may be refused for want of memory, and the cycle is told all the same.
-      pcall(probe, record())
+      pcall(probe)
     end
     return
   end
@@ -31,18 +68,18 @@ local function refuse(keys, token, term)
   local waits_behind_itself = false
   for n = 1, #keys do
     key = keys[n]
-    local it = record()
+    local it = held_by(token)
     waits_behind_itself = waits_behind_itself
-      or (it and it.token == token and it.session == session and it.proof == term.proof)
+      or (it and it.session == session and it.proof == term.proof)
   end
   key = keys[1]
   local position, write_tickets = -1, nil
   if not waits_behind_itself then
-    position, write_tickets = queue_up(keys, token, term)
+    position, write_tickets = queue_up(keys, token, term, modes)
   end
   for n = 1, #keys do
     key = keys[n]
-    probe(record())
+    probe()
   end
   key = keys[1]
   if write_tickets then
@@ -50,7 +87,7 @@ local function refuse(keys, token, term)
   end
   if #keys == 1 then
     answer(11 --[[REFUSED]], guard_ms, position)
-    return add_holder(record())
+    return add_holder(holders(1)[1])
   end
   answer(27 --[[REFUSED_SEVERAL]], guard_ms, position)
   local kept_at, held = 0, {}
@@ -72,7 +109,7 @@ local function refuse(keys, token, term)
   for n = 1, told do
     key = keys[held[n]]
     add(held[n] - 1)
-    add_holder(record())
+    add_holder(holders(1)[1])
   end
 end
 
@@ -107,7 +144,7 @@ local function acquire(keys, token, term)
   if #owned == #keys then
     for n = 1, #keys do
       key = keys[n]
-      extend(term.lease, record())
+      extend(term.lease, held_by(token))
     end
     if guard_ms > 0 then
       return answer(13 --[[GUARDED]], term.lease, guard_ms)
@@ -116,25 +153,33 @@ local function acquire(keys, token, term)
   end
   if #owned > 0 then
     -- Of several that were granted together some are lost: the rest is given back, to be asked for anew.
-    free(owned)
+    free(owned, token)
+  end
+  local modes = modes_of(keys, term)
+  local in_use_at, in_use = other_mode(keys, token, modes)
+  if in_use_at then
+    stand_down(keys, token, function(old)
+      return old.session == session
+    end)
+    return answer(28 --[[OTHER_MODE]], in_use_at - 1, in_use)
   end
   local is_open = guard_ms == 0
   for n = 1, guard_ms == 0 and #keys or 0 do
     key = keys[n]
-    if value() then
+    if not may_grant() then
       is_open = false
     else
       -- First those who came before (R26).
-      local drops, it, request, first, why = pick()
-      local to_asker = it and it.token == token and it.session == session
-      serve(drops, it, request, first, to_asker)
-      if why == 'more' then
+      local to_asker, ahead = serve(token)
+      if to_asker then
+        key = keys[1]
+        local mine_now = held_by(token)
+        return answer(10 --[[GRANTED]], mine_now.fence, mine_now.lease)
+      end
+      if ahead == 'more' then
         return answer(22 --[[MORE]])
       end
-      if to_asker then
-        return answer(10 --[[GRANTED]], fence, it.lease)
-      end
-      is_open = is_open and not it and not why
+      is_open = is_open and not ahead and has_room(modes[n].count, modes[n].of)
     end
   end
   key = keys[1]
@@ -145,7 +190,7 @@ local function acquire(keys, token, term)
         return old.session == session
       end)
     end
-    return answer(10 --[[GRANTED]], grant(ticket_for(token, term), keys), term.lease)
+    return answer(10 --[[GRANTED]], grant(ticket_for(token, term), keys, modes), term.lease)
   end
-  refuse(keys, token, term)
+  refuse(keys, token, term, modes)
 end

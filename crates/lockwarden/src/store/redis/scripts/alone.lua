@@ -75,7 +75,7 @@ if is_settled and KEYS[2] and not KEYS[3] then
             local grace_text = string.format('%.0f', grace)
             try('PUBLISH', 'lockwarden:session:' .. behind, 1 --[[SCHEMA]] .. 'F' .. head .. #waiting[2] .. ':'
               .. waiting[2] .. granted .. lease_field .. #to .. ':' .. to .. fence_field .. lease_field
-              .. #grace_text .. ':' .. grace_text .. '1:01:0' .. #party .. ':' .. party)
+              .. #grace_text .. ':' .. grace_text .. '1:01:0' .. #party .. ':' .. party .. '0:')
           end
           try('PUBLISH', 'lockwarden:session:' .. to, 1 --[[SCHEMA]] .. 'G' .. head .. granted .. fence_field
             .. lease_field .. #meta[1] .. ':' .. meta[1] .. #first .. ':' .. first)
@@ -83,12 +83,12 @@ if is_settled and KEYS[2] and not KEYS[3] then
         end
       end
     end
-  elseif ARGV[7] == 'a\1' and ARGV[6] == '\0\1\0\0' and ARGV[8] == '' and tonumber(ARGV[12]) < now
+  elseif ARGV[7] == 'a\1' and ARGV[6] == '\0\1\0\0' and ARGV[8] == '' and ARGV[14] == '' and tonumber(ARGV[12]) < now
     and (not queue_name or call('EXISTS', queue_name) == 0)
     and (ARGV[5] == '1' or call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2] > 0) then
     local lease = ARGV[10]
     -- NX tells a free key from one that is taken or of another type.
-    local set = try('SET', its_key, 'lockwarden:' .. pack(1 --[[SCHEMA]], session, ARGV[14], new_fence, 0,
+    local set = try('SET', its_key, 'lockwarden:' .. pack(1 --[[SCHEMA]], session, ARGV[15], new_fence, 0,
       tonumber(lease), sub(run, 1, 16), '', now, tonumber(ARGV[11]), ARGV[13]), 'PX', lease, 'NX')
     if set and set.ok then
       call('HSET', KEYS[1], 'fence', string.format('%.0f', new_fence))

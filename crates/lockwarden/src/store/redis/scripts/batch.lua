@@ -19,16 +19,16 @@ local form_count = has_forms == 1 and #KEYS - 1 or 0
 local orders = { byte(ARGV[7], 1, -1) }
 local terms_at = 7 + form_count
 for n = 1, term_count do
-  local at = terms_at + 6 * n - 5
+  local at = terms_at + 7 * n - 6
   local floor = tonumber(ARGV[at + 4])
   terms[n] = {
     proof = ARGV[at], wait = tonumber(ARGV[at + 1]), lease = tonumber(ARGV[at + 2]),
     grace = tonumber(ARGV[at + 3]), floor = floor, party = ARGV[at + 5],
-    lease_text = ARGV[at + 2],
-    is_plain = ARGV[at] == '' and floor < now,
+    lease_text = ARGV[at + 2], mode = ARGV[at + 6],
+    is_plain = ARGV[at] == '' and ARGV[at + 6] == '' and floor < now,
   }
 end
-local leases_at = terms_at + 6 * term_count
+local leases_at = terms_at + 7 * term_count
 
 -- Nothing keeps the common cases from being done right here.
 local is_easy = guard_ms == 0 and run ~= '' and KEYS[2] and comes_twice == 0
@@ -179,7 +179,8 @@ for i = 1, #orders, 2 do
       waits[key] = false
     end
     -- Unless a command before this one has handed it to a request for several (R29).
-    if is_easy and (word == 114 --[[RELEASE]] or word == 110 --[[RENEW]]) and values[key] == nil then
+    if is_easy and (word == 114 --[[RELEASE]] or word == 110 --[[RENEW]]) and values[key] == nil
+      and (not found[held_at] or byte(found[held_at], 12) ~= 3 --[[TOGETHER]]) then
       values[key] = found[held_at]
     end
     local second, third = ARGV[at + 1], ARGV[at + 2]

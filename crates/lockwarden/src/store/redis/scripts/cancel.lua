@@ -8,9 +8,9 @@ local function cancel(keys, token, proof)
   local granted = {}
   for n = 1, #keys do
     key = keys[n]
-    local it = record()
+    local it = held_by(token)
     -- By session and proof as well: in the drop-ins the same value may be another's by now.
-    if it and it.token == token and it.session == session and it.proof == proof then
+    if it and it.session == session and it.proof == proof then
       granted[#granted + 1] = key
     end
   end
@@ -18,7 +18,7 @@ local function cancel(keys, token, proof)
     return old.session == session and old.proof == proof
   end)
   if #granted > 0 then
-    free(granted)
+    free(granted, token)
   end
   answer(16 --[[CANCELLED]], #granted > 0 and 1 or 0)
 end

@@ -24,7 +24,7 @@ local function release(keys, token)
     end)
   end
   if #owned > 0 then
-    free(owned)
+    free(owned, token)
   end
   if gone then
     return answer(14 --[[NOT_HELD]], gone)

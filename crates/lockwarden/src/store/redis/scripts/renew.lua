@@ -20,10 +20,17 @@ local function renew(keys, token, lease)
   end
   for n = 1, #keys do
     key = keys[n]
-    extend(tonumber(lease), record())
+    extend(tonumber(lease), held_by(token))
   end
   if guard_ms > 0 then
     return answer(13 --[[GUARDED]], lease, guard_ms)
+  end
+  for n = 1, #keys do
+    key = keys[n]
+    -- One command serves so many at most: those whom it served see to the rest.
+    if is_together() then
+      promote()
+    end
   end
   answer(12 --[[RENEWED]], lease)
 end

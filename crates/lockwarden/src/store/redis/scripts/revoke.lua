@@ -4,8 +4,8 @@
 -- answers    REVOKED, NOT_HELD, GUARDED (delayed, during the guard)
 
 local function revoke(keys, token, meant, delayed)
-  local it = record()
-  if holder() ~= token or (meant ~= '' and not (it and it.session == meant)) then
+  local it = held_by(token)
+  if not holds(token) or (meant ~= '' and not (it and it.session == meant)) then
     return answer(14 --[[NOT_HELD]], absence())
   end
   local function notify(after)
@@ -14,7 +14,7 @@ local function revoke(keys, token, meant, delayed)
     end
   end
   if delayed == '0' then
-    free(keys, function()
+    free(keys, token, function()
       notify(0)
     end)
     return answer(17 --[[REVOKED]], 0)
@@ -22,6 +22,19 @@ local function revoke(keys, token, meant, delayed)
   if guard_ms > 0 then
     -- Nothing is shortened during the guard (R6).
     return answer(13 --[[GUARDED]], 0, guard_ms)
+  end
+  if it and is_together() then
+    local ends = holders_end(token)
+    local most = now + 3000 --[[W_MS]] * 1000
+    if ends > most then
+      ends = most
+    end
+    it.revoked = 1
+    put_share(it, ends)
+    settle()
+    local after = ceil((ends - now) / 1000)
+    notify(after)
+    return answer(17 --[[REVOKED]], after)
   end
   -- A number that is not positive must never reach PEXPIRE or SET: it would delete the key (R14).
   local after = call('PTTL', key)

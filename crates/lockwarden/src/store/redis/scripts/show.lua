@@ -3,11 +3,17 @@
 -- answers    SHOWN
 
 local function show()
-  local it = record()
+  local list = holders(1000000)
+  local it = list[1]
   answer(20 --[[SHOWN]])
   add_holder(it)
   -- -1: nobody holds it, or a foreign client.
   add(it and (subscribers(it.session) > 0 and 1 or 0) or -1)
+  add(#list > 1 and #list - 1 or 0)
+  for n = 2, #list do
+    add_holder(list[n])
+    add(subscribers(list[n].session) > 0 and 1 or 0)
+  end
   local counted = last + 1
   add(0)
   local from, step = 0, 500
@@ -26,6 +32,7 @@ local function show()
         add(held_ms(ticket.since))
         add(left)
         add(ticket.party)
+        add(mode_text(ticket.count, ticket.of))
         reply[counted] = reply[counted] + 1
       end
     end

@@ -20,15 +20,15 @@ local function held_ms(since)
   return us > 0 and floor(us / 1000) or 0
 end
 
--- The holder, as it stands now: NOBODY; FOREIGN, token, TTL (ms; -1: none); or OURS, token, TTL,
--- session, fence, lease, grace, held (ms), revoked, party.
+-- A holder, as it stands now: NOBODY; FOREIGN, token, TTL (ms; -1: none); or OURS, token, TTL,
+-- session, fence, lease, grace, held (ms), revoked, party, mode.
 local function add_holder(it)
   if not value() then
     return add(0 --[[NOBODY]])
   end
   add(it and 2 --[[OURS]] or 1 --[[FOREIGN]])
-  add(holder())
-  add(call('PTTL', key))
+  add(it and it.token or value())
+  add(it and it.ends and ceil((it.ends - now) / 1000) or call('PTTL', key))
   if it then
     add(it.session)
     add(it.fence)
@@ -37,5 +37,6 @@ local function add_holder(it)
     add(held_ms(it.since))
     add(it.revoked)
     add(it.party)
+    add(mode_text(it.count or 0, it.of or 0))
   end
 end

@@ -35,51 +35,122 @@ local function waits_there(place, owner, own)
 end
 
 -- walk: asker, token, own (the asker's ticket, if it waits already), kept (the request that locks are kept for; nil,
--- too, once no way leads on from it), seen (owners from which no way leads back), count (of those), steps.
+-- too, once no way leads on from it), seen (owners that were looked at), count (of those), back (of the owners from which
+-- a way leads back: the steps), steps.
 
 local leads_back
 
--- Does a way lead from the holder of `key` back to the asker? Then its steps are left.
-local function by_its_holder(walk)
-  local its_key = key
-  -- Another lock's key may hold anything: then no way leads on there.
-  local ok, it = pcall(record)
-  -- One that was revoked, or whose link is closed, ends soon by itself. The asker's own acquisition under the same
-  -- token is one that was revoked (G6).
-  local owner = ok and it and it.revoked == 0 and subscribers(it.session) > 0
-    and not (it.token == walk.token and it.session == session) and owner_of(it.party)
-  if not owner then
-    return false
+-- The mode for which there is no room at `key`: that of whoever waits there with the token, or of the first who must be
+-- served before it. Nil: it need not wait for the holders.
+local function lacks_room(token, mode)
+  if not value() or not has_room(mode.count, mode.of) then
+    return mode
   end
-  walk.steps[#walk.steps + 1] = { its_key, held_ms(it.since), it.party }
-  if is_part_of(walk.asker, owner) then
-    return true
+  local upto = call('ZRANK', companion('queue'), token)
+  local tokens, texts = places(0, upto and upto - 1 or -1)
+  if upto == 0 then
+    tokens, texts = {}, {}
   end
-  if walk.count + 1 < 256 --[[LONGEST_CYCLE]] and not walk.seen[owner] then
-    walk.seen[owner], walk.count = true, walk.count + 1
-    for _, place in ipairs(places_of(owner)) do
-      key = place.key
-      if place.tail ~= '' then
-        tails[key] = place.tail
-      end
-      -- Another lock's queue may hold anything, too: what cannot be read leads nowhere.
-      local readable, waiting = pcall(waits_there, place, owner, walk.own)
-      if readable and waiting then
-        local keys = { key }
-        if waiting.several then
-          local ok_too, request = pcall(request_of, place.token)
-          keys = ok_too and request and request.keys or {}
+  for n = 1, #tokens do
+    local it = texts[n] and ticket_of(tokens[n], texts[n])
+    if it and not it.several and not has_room(it.count, it.of) and lives(it) then
+      return it
+    end
+  end
+  return nil
+end
+
+local function cut(steps, from)
+  for n = #steps, from + 1, -1 do
+    steps[n] = nil
+  end
+end
+
+local function by_places(walk, owner)
+  for _, place in ipairs(places_of(owner)) do
+    key = place.key
+    if place.tail ~= '' then
+      tails[key] = place.tail
+    end
+    -- Another lock's queue may hold anything, too: what cannot be read leads nowhere.
+    local readable, waiting = pcall(waits_there, place, owner, walk.own)
+    if readable and waiting then
+      local keys, modes = { key }, { waiting }
+      if waiting.several then
+        local ok, request = pcall(request_of, place.token)
+        keys, modes = {}, {}
+        if ok and request then
+          keys, modes = request.keys, request.modes
         end
-        for n = 1, #keys do
-          key = keys[n]
-          if leads_back(walk, place.token) then
-            return true
-          end
+      end
+      for n = 1, #keys do
+        key = keys[n]
+        if leads_back(walk, place.token, modes[n]) then
+          return true
         end
       end
     end
   end
-  walk.steps[#walk.steps] = nil
+  return false
+end
+
+-- Does a way lead from this holder of `its_key` back to the asker? Then its steps are left.
+local function by_holder(walk, its_key, it)
+  -- One that was revoked, or whose link is closed, ends soon by itself. The asker's own acquisition under the same
+  -- token is one that was revoked (G6).
+  local owner = it.revoked == 0 and subscribers(it.session) > 0
+    and not (it.token == walk.token and it.session == session) and owner_of(it.party)
+  if not owner then
+    return false
+  end
+  local steps = walk.steps
+  steps[#steps + 1] = { its_key, held_ms(it.since), it.party }
+  local from = #steps
+  if is_part_of(walk.asker, owner) then
+    return true
+  end
+  if walk.back[owner] then
+    for n = 1, #walk.back[owner] do
+      steps[#steps + 1] = walk.back[owner][n]
+    end
+    return true
+  end
+  if walk.count + 1 < 256 --[[LONGEST_CYCLE]] and not walk.seen[owner] then
+    walk.seen[owner], walk.count = true, walk.count + 1
+    if by_places(walk, owner) then
+      walk.back[owner] = { unpack(steps, from + 1) }
+      return true
+    end
+  end
+  cut(steps, from - 1)
+  return false
+end
+
+-- The same from `key`, where whoever waits has no room beside the holders: one is enough to wait for, or with permits as
+-- many as have what is missing.
+local function by_its_holders(walk, token, mode)
+  local its_key = key
+  -- Another lock's key may hold anything: then no way leads on there.
+  local ok, list, lacking = pcall(function()
+    local lacking = lacks_room(token, mode)
+    return lacking and holders(1000000) or {}, lacking
+  end)
+  if not ok or not lacking then
+    return false
+  end
+  local spare = lacking.of > 0 and lacking.of - lacking.count or 0
+  local from, stuck = #walk.steps, 0
+  for n = 1, #list do
+    cut(walk.steps, from)
+    local it = list[n]
+    if by_holder(walk, its_key, it) then
+      stuck = stuck + (it.of and it.of > 0 and it.count or 1)
+      if stuck > spare then
+        return true
+      end
+    end
+  end
+  cut(walk.steps, from)
   return false
 end
 
@@ -99,7 +170,7 @@ local function by_whom_it_is_kept_for(walk, token)
   walk.steps[#walk.steps + 1] = { key, held_ms(request.since), request.party }
   for n = 1, #request.keys do
     key = request.keys[n]
-    if by_its_holder(walk) then
+    if by_its_holders(walk, request.token, request.modes[n]) then
       return true
     end
   end
@@ -108,16 +179,16 @@ local function by_whom_it_is_kept_for(walk, token)
 end
 
 -- The same for whoever waits there with that token.
-leads_back = function(walk, token)
+leads_back = function(walk, token, mode)
   local its_key = key
-  if by_its_holder(walk) then
+  if by_its_holders(walk, token, mode) then
     return true
   end
   key = its_key
   return by_whom_it_is_kept_for(walk, token)
 end
 
-local function cycle(keys, token, term)
+local function cycle(keys, token, term, modes)
   local asker = owner_of(term.party)
   if not asker or term.wait == -2 --[[NO_WAIT]] then
     return nil
@@ -128,12 +199,12 @@ local function cycle(keys, token, term)
     own = nil
   end
   local walk = {
-    asker = asker, token = token, own = own, kept = kept_for(), seen = {}, count = 0, steps = {},
+    asker = asker, token = token, own = own, kept = kept_for(), seen = {}, count = 0, back = {}, steps = {},
   }
   local found = false
   for n = 1, #keys do
     key = keys[n]
-    found = leads_back(walk, token)
+    found = leads_back(walk, token, modes[n])
     if found then
       break
     end

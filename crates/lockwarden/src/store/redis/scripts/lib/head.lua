@@ -19,8 +19,8 @@
 --            and 1: some key comes twice, 2: all keys are those of one command
 -- ARGV[7]    the commands, two bytes each: a letter; and the number of its term (acquire) or lease (renew)
 -- ARGV[..]   the forms
--- ARGV[..]   the terms, each six arguments: proof, wait (ms; -2: none, -1: for ever), lease (ms), grace (ms),
---            floor (a fence), party
+-- ARGV[..]   the terms, each seven arguments: proof, wait (ms; -2: none, -1: for ever), lease (ms), grace (ms),
+--            floor (a fence), party, mode (see `modes_of`)
 -- ARGV[..]   the leases (ms)
 -- ARGV[..]   what else the commands say, which stands at the head of the command's own file
 --

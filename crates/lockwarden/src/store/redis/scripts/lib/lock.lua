@@ -13,14 +13,26 @@ local function companion(kind)
   return tail and 'lockwarden:' .. kind .. tail or 'lockwarden:' .. kind .. ':{' .. key .. '}'
 end
 
+-- What the key says where several hold the lock together; see `together.lua`.
+local together_value = 'lockwarden:' .. char(3 --[[TOGETHER]])
+local forget_over
+
 -- The key's value, or false. An error if the key holds something that is no string.
 local function value()
   local known = values[key]
   if not known and not certain[key] then
     known = call('GET', key)
     values[key], certain[key] = known, true
+    if known == together_value then
+      forget_over()
+      known = values[key]
+    end
   end
   return known
+end
+
+local function is_together()
+  return value() == together_value
 end
 
 local function known_schema(schema)
@@ -58,7 +70,7 @@ local function record()
     return it or nil
   end
   local text = value()
-  if not text then
+  if not text or text == together_value then
     return nil
   end
   if sub(text, 1, 11) == 'lockwarden:' then
@@ -93,7 +105,7 @@ local function look_at(keys)
   local queue_names = {}
   for n = 1, #keys do
     key = keys[n]
-    if found[n] or all_free then
+    if (found[n] and found[n] ~= together_value) or all_free then
       values[key], certain[key] = found[n], true
     end
     queue_names[n] = companion('queue')
@@ -104,12 +116,6 @@ local function look_at(keys)
     end
   end
   key = keys[1]
-end
-
--- The token by which the lock is held, or false.
-local function holder()
-  local it = record()
-  return it and it.token or value()
 end
 
 -- Writes the key with a record, to end in so many ms.
@@ -134,57 +140,4 @@ local function expire_in(ttl, it)
   if it and it.proof ~= '' then
     call('PEXPIRE', companion('record'), ttl)
   end
-end
-
--- Writes a grant to a ticket; the fence grows with every one of them, per name and in all (R34). Locks that are granted
--- together have one fence.
-local function grant(it, keys)
-  local new_fence = fence + 1
-  if now > new_fence then
-    new_fence = now
-  end
-  if it.floor >= new_fence then
-    new_fence = it.floor + 1
-  end
-  it.fence, it.revoked, it.run, it.since = new_fence, 0, short_run, now
-  local here = key
-  for n = 1, #keys do
-    key = keys[n]
-    write(it, it.lease)
-  end
-  key = here
-  -- Not before it is written: without memory it is not (R12).
-  fence, fence_grew = new_fence, true
-  return new_fence
-end
-
--- Deletes the holder; `free` also hands on.
-local function delete()
-  call('DEL', key, companion('record'))
-  values[key], records[key], certain[key] = false, false, true
-end
-
--- Sets the whole lease of the present holder, and writes what it results in (R15). `it`: its record,
--- if one counts.
-local function extend(lease, it)
-  -- First, for it needs no memory, and what follows a write is not refused for the lack of it.
-  expire_in(lease, it)
-  if it and (it.lease ~= lease or it.run ~= short_run) then
-    it.lease, it.run = lease, short_run
-    write(it, lease)
-  end
-end
-
-local function absence()
-  return value() and 1 --[[TAKEN]] or 0 --[[FREE]]
-end
-
--- May the caller renew or release by this token? Not if the record says that another session holds it
--- (R25). A key without a counting record is anyone's who knows its value.
-local function owns(token)
-  if holder() ~= token then
-    return false
-  end
-  local it = record()
-  return not it or it.session == session, it
 end

@@ -1,25 +1,45 @@
--- What every refused acquire does for the lock (R14 to R16). `it`: the record, if one counts.
+-- What every refused acquire does for the lock (R14 to R16): for each holder, of many for those whose leases end first.
+-- (Who is dead renews no more, and is among them soon.)
 
-local function probe(it)
-  if not it then
+local function probe()
+  local list = holders(64 --[[DROPS_PER_COMMAND]])
+  if #list == 0 then
     return
   end
   -- A foreign client took the expiry away or made it longer: the lease is put back (R15).
   local ttl = call('PTTL', key)
-  if ttl < 0 or ttl > it.lease then
-    ttl = it.lease
-    expire_in(ttl, it)
+  if is_together() then
+    settle()
+  elseif ttl < 0 or ttl > list[1].lease then
+    ttl = list[1].lease
+    expire_in(ttl, list[1])
   end
-  if subscribers(it.session) > 0 then
-    -- It is connected; does it know of this token? It releases what it does not (R16).
-    local asked = companion('asked')
-    if call('GET', asked) ~= it.token then
-      call('SET', asked, it.token, 'PX', 1000 --[[ASK_EVERY_MS]])
-      tell(it.session, 'A', field(key) .. field(it.token))
+  local is_asked, is_shortened = false, false
+  for n = 1, #list do
+    local it = list[n]
+    if subscribers(it.session) == 0 then
+      local ends = now + it.grace * 1000
+      if guard_ms == 0 and it.revoked == 0 and it.run == short_run then
+        -- Its link is closed: grace, then it is over (R14). A record of another run says nothing about a
+        -- link to this one.
+        if not it.ends and ttl > it.grace then
+          expire_in(it.grace, it)
+        elseif it.ends and it.ends > ends then
+          put_share(it, ends)
+          is_shortened = true
+        end
+      end
+    elseif not is_asked then
+      -- It is connected; does it know of this token? It releases what it does not (R16). Of many the first is asked.
+      is_asked = true
+      local asked = companion('asked')
+      if call('GET', asked) ~= it.token then
+        call('SET', asked, it.token, 'PX', 1000 --[[ASK_EVERY_MS]])
+        tell(it.session, 'A', field(key) .. field(it.token))
+      end
     end
-  elseif guard_ms == 0 and it.revoked == 0 and it.run == short_run and ttl > it.grace then
-    -- Its link is closed: grace, then it is over (R14). A record of another run says nothing about a
-    -- link to this one.
-    expire_in(it.grace, it)
+  end
+  if is_shortened then
+    settle()
   end
 end

@@ -1,52 +1,26 @@
 -- Who is served next (G4, R26 to R29), as `table/queue.rs` has it.
 
--- Looks for the first ticket that is alive, in time and can be served (R26). Gives what to `drop`; the ticket, its
--- request if it has one, and the ticket that is the first behind it or was passed; or nil, and why nobody can be
--- served: 'kept', or 'more' where the bound on dropped tickets was met; or neither: nobody is in the way.
-local function pick()
-  local drops = {}
-  if waits[key] == false then
-    return drops
-  end
-  local tokens, texts = places(0, 1)
-  local passed
-  for at = 1, 64 --[[DROPS_PER_COMMAND]] do
-    if at == 2 then
-      tokens, texts = places(0, 64 --[[DROPS_PER_COMMAND]])
-    end
-    local token, text = tokens[at], texts[at]
-    if not token then
-      return drops
-    end
-    local it = text and ticket_of(token, text)
-    local request = it and it.several and request_of(token)
-    if not it or not lives(it) or (it.several and not request) then
-      drops[#drops + 1] = token
-    elseif request and not can_serve(request) then
-      local kept = kept_for()
-      if kept and kept.token == token then
-        return drops, nil, nil, nil, 'kept'
-      end
-      passed = passed or it
-    else
-      local first = passed or (texts[at + 1] and ticket_of(tokens[at + 1], texts[at + 1]))
-      return drops, it, request, first
-    end
-  end
-  if tokens[64 --[[DROPS_PER_COMMAND]] + 1] then
-    return drops, nil, nil, nil, #drops > 0 and 'more' or 'kept'
-  end
-  return drops
+local function tell_first(first, it)
+  local ttl = it.ends and ceil((it.ends - now) / 1000) or it.lease
+  tell(first.session, 'F', field(key) .. field(first.token) .. field(it.token) .. number(ttl)
+    .. field(it.session) .. number(it.fence) .. number(it.lease) .. number(it.grace)
+    .. number(held_ms(it.since)) .. number(it.revoked) .. field(it.party) .. field(mode_text(it.count or 0, it.of or 0)))
 end
 
-local function tell_first(first, it, granted_fence)
-  tell(first.session, 'F', field(key) .. field(first.token) .. field(it.token) .. number(it.lease)
-    .. field(it.session) .. number(granted_fence) .. number(it.lease) .. number(it.grace)
-    .. field('0') .. field('0') .. field(it.party))
+-- Whoever is first now looks after the lock (G5).
+local function tell_who_is_first(first)
+  if not first then
+    local tokens, texts = places(0, 0)
+    first = texts[1] and ticket_of(tokens[1], texts[1])
+  end
+  local it = first and holders(1)[1]
+  if it then
+    tell_first(first, it)
+  end
 end
 
--- Grants the lock to a ticket that `pick` found, and with it the others of its request. One of the asker gets the
--- whole lease, for its reply says so; another gets W at most and is told by message (R27).
+-- Grants the lock to a ticket, and with it the others of its request. One of the asker gets the whole lease, for its
+-- reply says so; another gets W at most and is told by message (R27). `first`: the ticket that is the first now.
 local function hand(it, request, first, to_asker)
   if not to_asker and it.lease > 3000 --[[W_MS]] then
     it.lease = 3000 --[[W_MS]]
@@ -54,7 +28,6 @@ local function hand(it, request, first, to_asker)
   local same = ''
   local here = key
   local granted_fence
-  -- Whoever is first now looks after the new holder (G5).
   if request then
     for n = 1, #request.keys do
       key = request.keys[n]
@@ -63,23 +36,22 @@ local function hand(it, request, first, to_asker)
     key = request.keys[1]
     wait_ends(it)
     forget_request(it.token)
-    granted_fence = grant(it, request.keys)
+    granted_fence = grant(it, request.keys, request.modes)
     for n = 1, #request.keys do
       key = request.keys[n]
-      local tokens, texts = places(0, 0)
-      if texts[1] then
-        tell_first(ticket_of(tokens[1], texts[1]), it, granted_fence)
-      end
+      tell_who_is_first()
     end
     key = request.keys[1]
   else
     wait_ends(it)
-    granted_fence = grant(it, { key })
+    granted_fence = grant(it, { key }, { it })
     -- One message does for both where both are the same session's.
-    if first and not to_asker and first.session == it.session then
-      same = first.token
-    elseif first then
-      tell_first(first, it, granted_fence)
+    if it.of == 0 and first then
+      if not to_asker and first.session == it.session then
+        same = first.token
+      else
+        tell_who_is_first(first)
+      end
     end
   end
   if not to_asker then
@@ -89,51 +61,129 @@ local function hand(it, request, first, to_asker)
   key = here
 end
 
--- Drops what `pick` said, and hands the lock to whom it found.
-local function serve(drops, it, request, first, to_asker)
-  if it and not request then
-    drops[#drops + 1] = it.token
+-- Grants a lock to those who wait for it, as long as there is room, in order: to each ticket that is alive, in time and
+-- can be served (R26). `begin`: what makes it free, before the first write (R12); nil: it is free, or has room. Gives
+-- whether a ticket of this token was served, and who is still ahead of a newcomer: nil; 'somebody'; or 'more', where the
+-- bound on dropped tickets was met.
+local function serve(token, begin)
+  local drops, dropped, served = {}, 0, 0
+  local to_asker, passed, first, ahead = false, nil, nil, nil
+  local function write()
+    if begin then
+      begin()
+      begin = nil
+    end
+    drop(drops)
+    drops = {}
   end
-  drop(drops)
-  if it then
-    hand(it, request, first, to_asker)
+  local tokens, texts = {}, {}
+  if waits[key] ~= false then
+    tokens, texts = places(0, 1)
   end
+  local is_whole = false
+  for at = 1, 64 --[[DROPS_PER_COMMAND]] + 1 do
+    if at == 2 and #tokens == 2 and not is_whole then
+      tokens, texts = places(0, 64 --[[DROPS_PER_COMMAND]])
+      is_whole = true
+    end
+    local its_token, text = tokens[at], texts[at]
+    if not its_token then
+      break
+    end
+    local it = text and ticket_of(its_token, text)
+    first = it
+    if at == 64 --[[DROPS_PER_COMMAND]] + 1 then
+      ahead = dropped > 0 and served == 0 and 'more' or 'somebody'
+      break
+    end
+    local request = it and it.several and request_of(its_token)
+    if not it or not lives(it) or (it.several and not request) then
+      drops[#drops + 1] = its_token
+      dropped = dropped + 1
+      first = nil
+    else
+      local can
+      if request then
+        can = can_serve(request, begin ~= nil)
+      else
+        can = begin ~= nil or has_room(it.count, it.of)
+      end
+      if can then
+        if it.of ~= 0 and not is_whole then
+          -- From here on the places are others.
+          local more, more_texts = places(1, 64 --[[DROPS_PER_COMMAND]])
+          tokens, texts = { its_token, unpack(more) }, { text, unpack(more_texts) }
+          is_whole = true
+        end
+        if not request then
+          drops[#drops + 1] = its_token
+        end
+        write()
+        local is_askers = its_token == token and it.session == session
+        to_asker = to_asker or is_askers
+        local behind = passed or (texts[at + 1] and ticket_of(tokens[at + 1], texts[at + 1]))
+        hand(it, request, behind, is_askers)
+        if it.of == 0 then
+          return to_asker, 'somebody'
+        end
+        served = served + 1
+        first = nil
+      elseif not request then
+        ahead = 'somebody'
+        break
+      else
+        local kept = kept_for()
+        if kept and kept.token == its_token then
+          ahead = 'somebody'
+          break
+        end
+        passed = passed or it
+      end
+    end
+  end
+  write()
+  if served > 0 and (passed or first) then
+    tell_who_is_first(passed or first)
+  end
+  return to_asker, ahead
 end
 
--- Hands on a lock that is free by now. After writes nothing may fail (R12): whoever is first looks again (G5).
+-- Hands on a lock that is free by now, or has room. After writes nothing may fail (R12): whoever is first looks again
+-- (G5).
 local function promote()
   pcall(function()
-    if not value() then
-      local drops, it, request, first = pick()
-      serve(drops, it, request, first, false)
+    if may_grant() then
+      serve()
     end
   end)
 end
 
--- Deletes the holders of these keys, all of them first, then hands on in the same step (G3, G4). `before`: what to do
+-- Takes the holders of this token away, all of them first, then hands on in the same step (G3, G4). `before`: what to do
 -- in between.
-local function free(keys, before)
+local function free(keys, token, before)
   local here = key
-  local drops, it, request, first = {}, nil, nil, nil
-  if #keys == 1 and guard_ms == 0 then
+  key = keys[1]
+  if #keys == 1 and guard_ms == 0 and not is_together() then
     -- Read before the first write (R12).
-    key = keys[1]
-    drops, it, request, first = pick()
+    serve(nil, function()
+      delete(token)
+      if before then
+        before()
+      end
+    end)
+    key = here
+    return
   end
   for n = 1, #keys do
     key = keys[n]
-    delete()
+    delete(token)
   end
   if before then
     before()
   end
-  if #keys == 1 then
-    serve(drops, it, request, first, false)
-  elseif guard_ms == 0 then
-    for n = 1, #keys do
-      key = keys[n]
-      promote()
-    end
+  for n = 1, guard_ms == 0 and #keys or 0 do
+    key = keys[n]
+    promote()
   end
   key = here
 end
@@ -242,7 +292,7 @@ end
 
 -- Prepares a waiting caller's tickets for all keys. Reads only; gives the position (-1: no ticket), and what then
 -- writes them.
-local function queue_up(keys, token, term)
+local function queue_up(keys, token, term, modes)
   if term.wait == -2 --[[NO_WAIT]] then
     return -1
   end
@@ -259,7 +309,7 @@ local function queue_up(keys, token, term)
     it.since = known and known.since or now
     request = {
       token = token, session = session, deadline = it.deadline, since = it.since,
-      expires = now + 60000 --[[QUEUE_TTL_MS]] * 1000, party = term.party, keys = keys,
+      expires = now + 60000 --[[QUEUE_TTL_MS]] * 1000, party = term.party, keys = keys, modes = modes,
     }
   end
   local here = key
@@ -267,6 +317,7 @@ local function queue_up(keys, token, term)
   local in_its_way = false
   for n = 1, #keys do
     key = keys[n]
+    it.count, it.of = modes[n].count, modes[n].of
     local index, write_ticket = enqueue(it)
     writes[n] = write_ticket
     if not index then

@@ -2,7 +2,7 @@
 -- requests by token. Both expire together, 60 s after the last recheck of any.
 --
 -- request  packed: schema, session, deadline (us; -1: none), since (us), when it is forgotten (us), party, its keys,
---          their companions' tails ('': the plain form)
+--          their companions' tails ('': the plain form), the counts of their modes, and the ofs (see `together.lua`)
 
 -- By prefix, as meta.
 local request_order = 'lockwarden:requests' .. sub(KEYS[1], 16)
@@ -23,9 +23,14 @@ local function request_of(token)
     return nil
   end
   local it = { token = token }
-  local schema, its_tails
-  schema, it.session, it.deadline, it.since, it.expires, it.party, it.keys, its_tails = unpack_packed(text)
+  local schema, its_tails, counts, ofs
+  schema, it.session, it.deadline, it.since, it.expires, it.party, it.keys, its_tails, counts, ofs =
+    unpack_packed(text)
   known_schema(schema)
+  it.modes = {}
+  for n = 1, #it.keys do
+    it.modes[n] = { count = counts[n], of = ofs[n] }
+  end
   know_tails(it.keys, its_tails)
   return it.expires > now and it or nil
 end
@@ -36,21 +41,22 @@ local function forget_request(token)
 end
 
 local function keep_request(it)
-  local its_tails = {}
+  local its_tails, counts, ofs = {}, {}, {}
   for n = 1, #it.keys do
     its_tails[n] = tails[it.keys[n]] or ''
+    counts[n], ofs[n] = it.modes[n].count, it.modes[n].of
   end
   try('ZADD', request_order, it.since, it.token)
   try('HSET', request_texts, it.token, pack(1 --[[SCHEMA]], it.session, it.deadline, it.since, it.expires, it.party,
-    it.keys, its_tails))
+    it.keys, its_tails, counts, ofs))
   try('PEXPIRE', request_order, 60000 --[[QUEUE_TTL_MS]])
   try('PEXPIRE', request_texts, 60000 --[[QUEUE_TTL_MS]])
 end
 
 -- The request whose names are kept for it: of those that live and are in time, the one that came first; or nil.
 local function kept_for()
-  -- Without queues there is none.
-  if queues_until <= now then
+  -- Without queues there is none; and a self-test changes nothing of others (R10).
+  if queues_until <= now or run == '' then
     return nil
   end
   for _ = 1, 64 --[[DROPS_PER_COMMAND]] do
@@ -79,9 +85,9 @@ local function is_kept(token)
   return not own or rank < own
 end
 
--- Is this key free, and nobody ahead of the request in its queue in the way?
-local function is_open_to(request)
-  if value() then
+-- Has this key room for the request, and is nobody ahead of it in the queue in the way?
+local function is_open_to(request, mode)
+  if not has_room(mode.count, mode.of) then
     return false
   end
   local count = waits[key] ~= false and (call('ZRANK', companion('queue'), request.token)
@@ -106,18 +112,23 @@ local function is_open_to(request)
   return true
 end
 
--- Are all keys of a request free, but for this one, which is anyway? What cannot be read is not.
-local function can_serve(request)
+-- Have all keys of a request room for it, and is nobody in its way there? (At `key` there is not; `is_free`: it is free
+-- in a moment.) What cannot be read has none.
+local function can_serve(request, is_free)
   local here = key
   local can = true
   for n = 1, #request.keys do
     key = request.keys[n]
+    local mode = request.modes[n]
+    local ok, is_open = true, true
     if key ~= here then
-      local ok, is_open = pcall(is_open_to, request)
-      if not (ok and is_open) then
-        can = false
-        break
-      end
+      ok, is_open = pcall(is_open_to, request, mode)
+    elseif not is_free then
+      ok, is_open = pcall(has_room, mode.count, mode.of)
+    end
+    if not (ok and is_open) then
+      can = false
+      break
     end
   end
   key = here

@@ -1,24 +1,28 @@
 -- The queue of a lock: a sorted set of tokens, by a number that grows with each arrival, and a hash of
 -- tickets by token. Both expire together, 60 s after the last recheck (R28).
 --
--- ticket   packed: schema (another one where it is one of several, see `requests.lua`: not every reader may take
---          it), proof, session, lease (ms), grace (ms), floor, deadline (us; -1: none), since (us), party
+-- ticket   packed: schema, proof, session, lease (ms), grace (ms), floor, deadline (us; -1: none), since (us), party;
+--          of another schema where it is one of several (see `requests.lua`) or not exclusive, for not every reader may
+--          take it then: of several (0, 1), and the mode (see `together.lua`): count, of
 
 local function ticket_of(token, text)
   local it = { token = token }
   local schema
-  schema, it.proof, it.session, it.lease, it.grace, it.floor, it.deadline, it.since, it.party =
-    unpack_packed(text)
-  it.several = schema == 2 --[[OF_SEVERAL]]
-  if not it.several then
+  schema, it.proof, it.session, it.lease, it.grace, it.floor, it.deadline, it.since, it.party, it.several,
+    it.count, it.of = unpack_packed(text)
+  if schema ~= 2 --[[LONG_TICKET]] then
     known_schema(schema)
   end
+  it.several, it.count, it.of = it.several == 1, it.count or 0, it.of or 0
   return it
 end
 
 local function text_of(it)
-  return pack(it.several and 2 --[[OF_SEVERAL]] or 1 --[[SCHEMA]], it.proof, it.session, it.lease, it.grace,
-    it.floor, it.deadline, it.since, it.party)
+  if it.several or it.of ~= 0 then
+    return pack(2 --[[LONG_TICKET]], it.proof, it.session, it.lease, it.grace, it.floor, it.deadline, it.since,
+      it.party, it.several and 1 or 0, it.count, it.of)
+  end
+  return pack(1 --[[SCHEMA]], it.proof, it.session, it.lease, it.grace, it.floor, it.deadline, it.since, it.party)
 end
 
 -- Does whoever has this ticket, or made this request, live and wait still?

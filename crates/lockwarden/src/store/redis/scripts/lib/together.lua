@@ -1,0 +1,244 @@
+-- Those who hold a lock together: readers, or whoever has some of its permits. The key says so by a value that is nobody's
+-- token. Beside it stand a sorted set of tokens by the ends of the leases (us), and a hash of records by token; both end
+-- with the key, when the last of the leases does.
+--
+-- share    packed: as a record, then the mode: how many permits, of how many (-1: shared)
+--
+-- A mode is two numbers everywhere: count and of. Of 0: exclusive; -1: shared.
+
+local function share_of(token)
+  local text = call('HGET', companion('shares'), token)
+  if not text then
+    return nil
+  end
+  local it = record_of(text)
+  local last = { unpack_packed(text) }
+  it.count, it.of = last[12], last[13]
+  return it
+end
+
+-- How many permits they have together stands in the hash, too, under no token.
+local function used()
+  return tonumber(call('HGET', companion('shares'), '') or 0)
+end
+
+-- The key and what stands beside it end with the last of the leases.
+local function settle()
+  local last_one = call('ZRANGE', companion('holders'), -1, -1, 'WITHSCORES')
+  if not last_one[1] then
+    call('DEL', key, companion('holders'), companion('shares'))
+    values[key], records[key], certain[key] = false, false, true
+    return
+  end
+  local left = ceil((last_one[2] - now) / 1000)
+  if left < 1 then
+    left = 1
+  end
+  call('PEXPIRE', key, left)
+  call('PEXPIRE', companion('holders'), left)
+  call('PEXPIRE', companion('shares'), left)
+end
+
+local function put_share(it, ends)
+  local text = pack(1 --[[SCHEMA]], it.session, it.token, it.fence, it.revoked, it.lease, it.run,
+    it.proof, it.since, it.grace, it.party, it.count, it.of)
+  call('HSET', companion('shares'), it.token, text)
+  call('ZADD', companion('holders'), ends, it.token)
+end
+
+local function remove_share(token)
+  local it = share_of(token)
+  call('ZREM', companion('holders'), token)
+  call('HDEL', companion('shares'), token)
+  if it and it.of > 0 then
+    call('HSET', companion('shares'), '', used() - it.count)
+  end
+end
+
+-- Forgets those whose leases are over. Nobody may be left.
+forget_over = function()
+  local is_changed = false
+  while true do
+    local first = call('ZRANGE', companion('holders'), 0, 0, 'WITHSCORES')
+    if not first[1] then
+      is_changed = true
+      break
+    end
+    if tonumber(first[2]) > now then
+      break
+    end
+    remove_share(first[1])
+    is_changed = true
+  end
+  if is_changed then
+    settle()
+  end
+end
+
+-- The holders, whose lease ends first comes first: at most so many. `ends`: when its lease does (us), of those who hold
+-- it together.
+local function holders(most)
+  if not is_together() then
+    local it = record()
+    return it and { it } or {}
+  end
+  local found = call('ZRANGE', companion('holders'), 0, most - 1, 'WITHSCORES')
+  local list = {}
+  for n = 1, #found, 2 do
+    local it = share_of(found[n])
+    if it then
+      it.ends = tonumber(found[n + 1])
+      list[#list + 1] = it
+    end
+  end
+  return list
+end
+
+-- The record of the holder with this token, if it counts; else nil.
+local function held_by(token)
+  if is_together() then
+    return share_of(token)
+  end
+  local it = record()
+  return it and it.token == token and it or nil
+end
+
+-- When the lease of the holder with this token ends (us), of those who hold it together.
+local function holders_end(token)
+  local rank = call('ZRANK', companion('holders'), token)
+  return tonumber(call('ZRANGE', companion('holders'), rank, rank, 'WITHSCORES')[2])
+end
+
+-- Does somebody hold it by this token? A foreign client does by its value.
+local function holds(token)
+  if is_together() then
+    return share_of(token) ~= nil
+  end
+  local it = record()
+  return (it and it.token or value()) == token
+end
+
+-- The mode that it is held in by holders of ours: count and of; or nil.
+local function mode_in_use()
+  if is_together() then
+    local it = holders(1)[1]
+    return it and it.count, it and it.of
+  end
+  if record() then
+    return 0, 0
+  end
+  return nil
+end
+
+-- May it be granted to anybody: is it free, or held together?
+local function may_grant()
+  return not value() or is_together()
+end
+
+-- Is there room for one more in this mode?
+local function has_room(count, of)
+  if not value() then
+    return true
+  end
+  if of == 0 or not is_together() then
+    return false
+  end
+  local _, in_use = mode_in_use()
+  if of == -1 or in_use == -1 then
+    return of == in_use
+  end
+  return of == in_use and used() + count <= of
+end
+
+-- Permits stand beside permits of the same number only.
+local function may_stand_beside(of, in_use)
+  return of == in_use or (of < 1 and in_use < 1)
+end
+
+local function mode_text(count, of)
+  if of == 0 then
+    return ''
+  end
+  return of == -1 and 's' or 'p' .. format('%.0f/%.0f', count, of)
+end
+
+-- Writes a grant to a ticket; the fence grows with every one of them, per name and in all (R34). Locks that are granted
+-- together have one fence. `modes`: those of the keys.
+local function grant(it, keys, modes)
+  local new_fence = fence + 1
+  if now > new_fence then
+    new_fence = now
+  end
+  if it.floor >= new_fence then
+    new_fence = it.floor + 1
+  end
+  it.fence, it.revoked, it.run, it.since = new_fence, 0, short_run, now
+  local here = key
+  local granted = it
+  for n = 1, #keys do
+    key = keys[n]
+    -- Each lock has a record of its own.
+    it = {}
+    for name, text in pairs(granted) do
+      it[name] = text
+    end
+    it.count, it.of = modes[n].count, modes[n].of
+    if it.of == 0 then
+      write(it, it.lease)
+    else
+      if not is_together() then
+        call('DEL', companion('holders'), companion('shares'))
+        call('SET', key, together_value, 'PX', it.lease)
+        values[key], records[key], certain[key] = together_value, false, true
+      end
+      put_share(it, now + it.lease * 1000)
+      if it.of > 0 then
+        call('HSET', companion('shares'), '', used() + it.count)
+      end
+      settle()
+    end
+  end
+  key = here
+  -- Not before it is written: without memory it is not (R12).
+  fence, fence_grew = new_fence, true
+  return new_fence
+end
+
+-- Takes the holder of this token away; `free` also hands on.
+local function delete(token)
+  if is_together() then
+    remove_share(token)
+    return settle()
+  end
+  call('DEL', key, companion('record'))
+  values[key], records[key], certain[key] = false, false, true
+end
+
+-- Sets the whole lease of the holder of a token, and writes what it results in (R15). `it`: its record, if one counts.
+local function extend(lease, it)
+  if it and it.of and it.of ~= 0 then
+    it.lease, it.run = lease, short_run
+    put_share(it, now + lease * 1000)
+    return settle()
+  end
+  -- First, for it needs no memory, and what follows a write is not refused for the lack of it.
+  expire_in(lease, it)
+  if it and (it.lease ~= lease or it.run ~= short_run) then
+    it.lease, it.run = lease, short_run
+    write(it, lease)
+  end
+end
+
+local function absence()
+  return value() and 1 --[[TAKEN]] or 0 --[[FREE]]
+end
+
+-- May the caller renew or release by this token? Not if the record says that another session holds it
+-- (R25). A key without a counting record is anyone's who knows its value.
+local function owns(token)
+  if not holds(token) then
+    return false
+  end
+  local it = held_by(token)
+  return not it or it.session == session, it
+end
