@@ -44,7 +44,9 @@ impl Failure {
                 Error::Busy { .. } | Error::TimedOut { .. } | Error::Guarded { .. } => Code::Busy,
                 Error::Lost { .. } | Error::ReleasedOrLost { .. } => Code::Lost,
                 Error::Deadlock { .. } | Error::TooDeep { .. } => Code::Deadlock,
-                Error::Store(StoreError::Invalid { .. }) | Error::Invalid(_) => Code::Usage,
+                Error::OtherMode { .. }
+                | Error::Store(StoreError::Invalid { .. })
+                | Error::Invalid(_) => Code::Usage,
                 Error::Store(_) | Error::Closed => Code::Unavailable,
             },
             Failure::Store(_) | Failure::NoSuchCommand(_) => Code::Usage,
@@ -88,6 +90,11 @@ mod tests {
             Error::ReleasedOrLost { name: name.clone() },
             Error::Deadlock { name: name.clone(), cycle: Vec::new() },
             Error::TooDeep { name: name.clone(), most: 0 },
+            Error::OtherMode {
+                name: name.clone(),
+                asked: lockwarden::Mode::Shared,
+                in_use: lockwarden::Mode::Exclusive,
+            },
             Error::Guarded { name, left: Duration::ZERO },
             Error::Store(StoreError::Denied { place: place.clone(), detail: detail.clone() }),
             Error::Store(StoreError::Unavailable { place, trouble, detail, effect }),

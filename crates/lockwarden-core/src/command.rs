@@ -4,7 +4,7 @@ use crate::{
     name::{Epoch, Name, Run, SessionId, Token},
     party::Party,
 };
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 /// One command of a session. Every one may be sent again after an unknown outcome: nothing happens
 /// twice (G6).
@@ -97,6 +97,16 @@ pub enum Mode {
         /// How many there are. Whoever uses the name must say the same.
         of: u32,
     },
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Exclusive => f.write_str("exclusively"),
+            Mode::Shared => f.write_str("shared"),
+            Mode::Permits { count, of } => write!(f, "by {count} of {of} permits"),
+        }
+    }
 }
 
 /// Set the lease of a held lock.

@@ -86,6 +86,26 @@ pub fn at_most(given_ms: u64, least_ms: u64) -> Result<u64, OutOfRange> {
     within("hold at most", given_ms, least_ms, MAX_WAIT_MS)
 }
 
+/// How many permits were asked for, of how many.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "{count} of {of} permits are out of range: 1 at least, no more than there are, which are {MOST_PERMITS} at most"
+)]
+pub struct PermitsOutOfRange {
+    /// How many were asked for.
+    pub count: u32,
+    /// How many there are said to be.
+    pub of: u32,
+}
+
+/// Checks permits: one of one at least, [`MOST_PERMITS`] at most.
+pub fn permits(count: u32, of: u32) -> Result<(), PermitsOutOfRange> {
+    match (1..=of).contains(&count) && of <= MOST_PERMITS {
+        true => Ok(()),
+        false => Err(PermitsOutOfRange { count, of }),
+    }
+}
+
 fn within(
     what: &'static str,
     given_ms: u64,

@@ -597,9 +597,19 @@ impl Turn<'_> {
         }
         ask.names().for_each(|name| self.probe(name));
         let position = self.queue_up(ask);
-        let names = ask.names().enumerate();
-        let mut holders: Vec<(usize, HolderView)> =
-            names.filter_map(|(number, name)| Some((number, self.holder(name)?))).collect();
+        // Where there is room it is not the holders who are in the way.
+        let is_full = |turn: &mut Self, name, mode| turn.lock(name).has_room(mode) != Ok(true);
+        let mut tell: Vec<usize> = Vec::new();
+        for (number, (name, mode)) in ask.wants().enumerate() {
+            if is_full(self, name, mode) {
+                tell.push(number);
+            }
+        }
+        if tell.is_empty() {
+            tell.extend(0..=ask.also.len());
+        }
+        let holder = |number: usize| Some((number, self.holder(ask.name_at(number))?));
+        let mut holders: Vec<(usize, HolderView)> = tell.into_iter().filter_map(holder).collect();
         holders.truncate(MOST_HOLDERS_TOLD);
         let guard_ms = self.guard_ms();
         let (at, holder) = if !holders.is_empty() {

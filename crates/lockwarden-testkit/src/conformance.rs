@@ -12,7 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod modes;
 mod owners;
+pub use modes::{
+    a_crowd_in_every_mode, a_writer_that_gives_up_lets_readers_in, deadlocks_in_every_mode,
+    each_of_many_is_renewed_and_lost_by_itself, modes_may_differ_by_name, permits_are_counted,
+    readers_and_writers_take_turns,
+};
 pub use owners::{
     a_deadlock_is_told_at_once, a_long_deadlock_is_spelled_out, a_lost_one_is_acquired_anew,
     an_owner_enters_again, no_deadlock_without_a_cycle, no_more_than_its_owner_has,
@@ -49,7 +55,10 @@ macro_rules! conformance_tests {
             acquire_is_reusable, fence_floors, an_owner_enters_again, a_deadlock_is_told_at_once,
             a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle,
             parts_that_wait_at_once_hide_nothing, a_lost_one_is_acquired_anew,
-            no_more_than_its_owner_has, held_at_most);
+            no_more_than_its_owner_has, held_at_most, readers_and_writers_take_turns,
+            a_writer_that_gives_up_lets_readers_in, permits_are_counted,
+            each_of_many_is_renewed_and_lost_by_itself, deadlocks_in_every_mode,
+            modes_may_differ_by_name, a_crowd_in_every_mode);
     };
     (@ $make:expr; $($case:ident),*) => {
         $(

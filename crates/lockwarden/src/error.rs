@@ -2,9 +2,9 @@
 
 use lockwarden_core::{
     Name,
-    command::{CycleStep, HolderView, Reason, Refusal},
+    command::{CycleStep, HolderView, Mode, Reason, Refusal},
     keeper::Loss,
-    limits::OutOfRange,
+    limits::{OutOfRange, PermitsOutOfRange},
     name::InvalidName,
     party::Party,
 };
@@ -40,6 +40,19 @@ pub enum Error {
         /// Who holds what and waits for the next; it begins with `name`, and ends with what the caller's own
         /// owner holds.
         cycle: Vec<CycleStep>,
+    },
+    /// The lock is in use in a mode that this one cannot be beside, however long it waits: permits beside another
+    /// mode, or beside permits of another number.
+    #[error(
+        "the lock {name} cannot be had {asked}: it is in use {in_use}; everybody must use it in the same way"
+    )]
+    OtherMode {
+        /// The lock.
+        name: Name,
+        /// How it was asked for.
+        asked: Mode,
+        /// How it is held, or waited for.
+        in_use: Mode,
     },
     /// The owner holds the lock so often already that this can only be a loop.
     #[error("the lock {name} is held {most} times by one owner: it was not acquired once more")]
@@ -97,6 +110,7 @@ impl Error {
             Error::TimedOut { .. } => "timed_out",
             Error::Deadlock { .. } => "deadlock",
             Error::TooDeep { .. } => "too_deep",
+            Error::OtherMode { .. } => "other_mode",
             Error::Guarded { .. } => "guarded",
             Error::Lost { .. } => "lost",
             Error::ReleasedOrLost { .. } => "released_or_lost",
@@ -157,6 +171,12 @@ impl StoreError {
 impl From<InvalidName> for Error {
     fn from(invalid: InvalidName) -> Error {
         Error::Invalid(invalid.to_string())
+    }
+}
+
+impl From<PermitsOutOfRange> for Error {
+    fn from(range: PermitsOutOfRange) -> Error {
+        Error::Invalid(range.to_string())
     }
 }
 

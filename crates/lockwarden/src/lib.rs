@@ -28,7 +28,9 @@ pub use error::{Effect, Error, StoreError, Trouble};
 pub use lockwarden_core::Rules;
 pub use lockwarden_core::{
     Name, Token,
-    command::{Absence, CycleStep, HolderView, LockView, Reason, RecordView, Refusal, TicketView},
+    command::{
+        Absence, CycleStep, HolderView, LockView, Mode, Reason, RecordView, Refusal, TicketView,
+    },
     keeper::{Loss, Risk, State},
     limits, name,
     party::{Party, Process},

@@ -1,7 +1,7 @@
 //! The codes of errors stand once, in `codes.toml`; the library and docs/ERRORS.md agree with it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use lockwarden::{Effect, Error, Loss, Name, StoreError, Trouble, gate};
+use lockwarden::{Effect, Error, Loss, Mode, Name, StoreError, Trouble, gate};
 use std::{collections::BTreeSet, fmt::Write, path::Path, time::Duration};
 use toml::{Table, Value};
 
@@ -15,7 +15,8 @@ fn errors() -> Vec<Error> {
         Error::Lost { name: name.clone(), loss: Loss::LeaseEnded },
         Error::ReleasedOrLost { name: name.clone() },
         Error::Deadlock { name: name.clone(), cycle: Vec::new() },
-        Error::TooDeep { name, most: 1_000 },
+        Error::TooDeep { name: name.clone(), most: 1_000 },
+        Error::OtherMode { name, asked: Mode::Shared, in_use: Mode::Permits { count: 1, of: 2 } },
         unavailable(Trouble::Unreachable, Effect::NotApplied),
         unavailable(Trouble::Disconnected, Effect::Unknown),
         Error::Store(StoreError::Denied { place: String::new(), detail: String::new() }),
@@ -32,6 +33,7 @@ fn errors() -> Vec<Error> {
             | Error::ReleasedOrLost { .. }
             | Error::Deadlock { .. }
             | Error::TooDeep { .. }
+            | Error::OtherMode { .. }
             | Error::Store(
                 StoreError::Unavailable { .. }
                 | StoreError::Denied { .. }

@@ -147,7 +147,10 @@ impl State {
         // With two connections a grant may overtake the refusal before it. What became of the grant
         // is what the renewal under way will say.
         if acquisition.phase == Phase::Confirming
-            && matches!(answer, Ok(Reply::Refused(_) | Reply::Deadlock(_)))
+            && matches!(
+                answer,
+                Ok(Reply::Refused(_) | Reply::Deadlock(_) | Reply::OtherMode { .. })
+            )
         {
             return;
         }
@@ -180,6 +183,13 @@ impl State {
                     }
                     self.plan_recheck(now_us, id, &refusal);
                 }
+            }
+            Ok(Reply::OtherMode { at, in_use }) => {
+                let name = acquisition.ask.name_at(at).clone();
+                let asked = acquisition.ask.mode_at(at);
+                self.finish(id, Err(Error::OtherMode { name, asked, in_use }));
+                // It left no ticket, so there is nothing to cancel.
+                self.forget(id);
             }
             Ok(Reply::Deadlock(cycle)) => {
                 let name = cycle.first().map_or(&acquisition.ask.name, |step| &step.name).clone();

@@ -4,11 +4,11 @@ use super::{Guard, Shared, acquisition::Waiting};
 use crate::{error::Error, order::Hold, random};
 use lockwarden_core::{
     Name, Token,
-    command::{Acquire, Wait},
+    command::{Acquire, Mode, Wait},
     keeper::{HandleId, Keeping},
     limits, name,
 };
-use std::{collections::BTreeSet, num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
 /// How one lock, or several at once, are to be acquired. Made by [`super::Warden::lock`] and
@@ -24,7 +24,7 @@ use tokio::{sync::watch, time::Instant};
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
     shared: Arc<Shared>,
-    names: Vec<String>,
+    names: Vec<(String, Mode)>,
     wait: Result<Wait, Duration>,
     lease: Duration,
     grace: Duration,
@@ -42,7 +42,7 @@ impl Lock {
     pub(super) fn new(shared: Arc<Shared>, names: Vec<String>) -> Lock {
         Lock {
             shared,
-            names,
+            names: names.into_iter().map(|name| (name, Mode::Exclusive)).collect(),
             wait: Ok(Wait::Forever),
             lease: Duration::from_millis(limits::DEFAULT_LEASE_MS),
             grace: Duration::from_millis(limits::DEFAULT_GRACE_MS),
@@ -55,6 +55,62 @@ impl Lock {
             at_most: None,
             report: None,
         }
+    }
+
+    /// Hold it together with other readers: whoever asks for it shared, while nobody holds it exclusively. First come,
+    /// first served all the same: readers who stand behind a writer wait for it, and enter together after it. (Of
+    /// several locks, all that were named so far.)
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let (one, two) = (warden.lock("catalog").shared(), warden.lock("catalog").shared());
+    /// let (one, two) = (one.acquire().await?, two.acquire().await?);
+    /// assert!(one.check() && two.check() && one.fence() < two.fence());
+    /// assert!(warden.lock("catalog").no_wait().acquire().await.is_err());
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    pub fn shared(mut self) -> Lock {
+        self.names.iter_mut().for_each(|(_, mode)| *mode = Mode::Shared);
+        self
+    }
+
+    /// Hold so many of the lock's permits, 1 at least: a semaphore. `of` is how many there are, 1,000,000 at most, and
+    /// whoever uses the name must say the same: another number, or another mode, is [`Error::OtherMode`] as long as
+    /// anybody holds it or waits. (Of several locks, all that were named so far.)
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let printers = |count| warden.lock("printers").permits(count, 3).no_wait();
+    /// let two = printers(2).acquire().await?;
+    /// assert!(printers(2).acquire().await.is_err());
+    /// let one = printers(1).acquire().await?;
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    pub fn permits(mut self, count: u32, of: u32) -> Lock {
+        self.names.iter_mut().for_each(|(_, mode)| *mode = Mode::Permits { count, of });
+        self
+    }
+
+    /// One lock more, exclusively; see [`super::Warden::lock_all`].
+    pub fn and(self, name: &str) -> Lock {
+        self.and_as(name, Mode::Exclusive)
+    }
+
+    /// One lock more, in this mode: some may be held exclusively and some shared, together.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use lockwarden::Mode;
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let import = warden.lock("orders").and_as("catalog", Mode::Shared).acquire().await?;
+    /// assert_eq!(import.names().count(), 2);
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    pub fn and_as(mut self, name: &str, mode: Mode) -> Lock {
+        self.names.push((name.to_owned(), mode));
+        self
     }
 
     /// One try; busy is an error at once.
@@ -259,25 +315,44 @@ impl Lock {
     }
 
     /// The names, each once and in order, so that whoever asks for the same ones asks for the same.
-    fn names(&self) -> Result<(Name, Arc<[Name]>), Error> {
+    fn names(&self) -> Result<(Name, Arc<[Name]>, Arc<[Mode]>), Error> {
         let most = limits::MOST_NAMES;
-        let names: Result<BTreeSet<Name>, _> = self.names.iter().map(|it| Name::new(it)).collect();
-        let mut names = names?;
+        let mut names: BTreeMap<Name, Mode> = BTreeMap::new();
+        for (name, mode) in &self.names {
+            let name = Name::new(name)?;
+            if let Mode::Permits { count, of } = *mode {
+                limits::permits(count, of)?;
+            }
+            if let Some(other) = names.insert(name.clone(), *mode)
+                && other != *mode
+            {
+                let text = format!("the lock {name} was asked for {other} and {mode} at once");
+                return Err(Error::Invalid(text));
+            }
+        }
         if names.len() > most {
             let text =
                 format!("{} locks were asked for at once: at most {most} may be", names.len());
             return Err(Error::Invalid(text));
         }
-        let Some(first) = names.pop_first() else {
+        let modes: Arc<[Mode]> = match names.values().any(|mode| *mode != Mode::Exclusive) {
+            true => names.values().copied().collect(),
+            false => Arc::default(),
+        };
+        let Some((first, _)) = names.pop_first() else {
             return Err(Error::Invalid("no lock was named: at least one must be".into()));
         };
-        Ok((first, names.into_iter().collect()))
+        Ok((first, names.into_keys().collect(), modes))
     }
 
     /// Checks all values.
     fn ask(&self) -> Result<(Acquire, Keeping), Error> {
-        let (name, also) = self.names()?;
+        let (name, also, modes) = self.names()?;
         let (token, proof) = match &self.drop_in {
+            Some(_) if !modes.is_empty() => {
+                let rule = "is held exclusively";
+                return Err(Error::Invalid(format!("a lock with a drop-in value {rule}: {name}")));
+            }
             Some(_) if !also.is_empty() => {
                 let rule = "a drop-in value is that of one lock, and";
                 let text = format!("{rule} {} were asked for at once", 1 + also.len());
@@ -308,18 +383,8 @@ impl Lock {
         let most = most_ms.and_then(NonZeroU64::new);
         let keeping = Keeping { lease_ms, grace_ms, renew: self.renew, most_ms: most };
         let lease_ms = lease_ms.min(most_ms.unwrap_or(lease_ms));
-        let ask = Acquire {
-            modes: Default::default(),
-            name,
-            also,
-            token,
-            proof,
-            wait,
-            lease_ms,
-            grace_ms,
-            floor,
-            party,
-        };
+        let ask =
+            Acquire { modes, name, also, token, proof, wait, lease_ms, grace_ms, floor, party };
         Ok((ask, keeping))
     }
 }

@@ -180,6 +180,15 @@ impl State {
         if acquisition.phase != Phase::Held || !ask.proof.is_empty() {
             return None;
         }
+        // A reader that wants to write asks the store, which tells it that it would wait for itself.
+        let covers = |(name, mode): (&Name, command::Mode)| {
+            let held = acquisition.ask.wants().find(|(its, _)| *its == name).map(|(_, mode)| mode);
+            matches!((held, mode), (Some(command::Mode::Exclusive), _))
+                || matches!((held, mode), (Some(command::Mode::Shared), command::Mode::Shared))
+        };
+        if !ask.wants().all(covers) {
+            return None;
+        }
         let (token, fence) = (acquisition.ask.token.clone(), acquisition.fence);
         // Deadlines decide, not timers: the machine may have slept (R20).
         if matches!(self.keeper.state_at(id, clock::now_us()), Some(Belief::Lost(_))) {
@@ -395,7 +404,9 @@ impl State {
         acquisition.phase = Phase::Held;
         let (ask, fence) = (&acquisition.ask, acquisition.fence);
         let token = ask.token.clone();
-        if !ask.party.owner.is_empty() && ask.proof.is_empty() {
+        // Each permit is one more.
+        let is_permit = |mode: &command::Mode| matches!(mode, command::Mode::Permits { .. });
+        if !ask.party.owner.is_empty() && ask.proof.is_empty() && !ask.modes.iter().any(is_permit) {
             self.owners.acquired(&ask.party.owner, ask.names(), id);
         }
         self.floor = self.floor.max(fence);

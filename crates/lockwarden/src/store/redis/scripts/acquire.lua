@@ -90,12 +90,19 @@ local function refuse(keys, token, term, modes)
     return add_holder(holders(1)[1])
   end
   answer(27 --[[REFUSED_SEVERAL]], guard_ms, position)
-  local kept_at, held = 0, {}
-  for n = #keys, 1, -1 do
+  local kept_at, held, full = 0, {}, {}
+  for n = 1, #keys do
     key = keys[n]
     if value() then
-      table.insert(held, 1, n)
+      held[#held + 1] = n
+      if not has_room(modes[n].count, modes[n].of) then
+        full[#full + 1] = n
+      end
     end
+  end
+  -- Where there is room it is not the holders who are in the way.
+  if #full > 0 then
+    held = full
   end
   if #held == 0 then
     for n = #keys, 1, -1 do
