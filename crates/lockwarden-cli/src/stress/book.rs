@@ -118,7 +118,7 @@ impl Book {
             if waited {
                 self.wait(at_us, -1);
             }
-            self.cycles.ends(order);
+            self.cycles.forget(order);
             orphans.push(order);
         }
         self.redone += orphans.len() as u64;

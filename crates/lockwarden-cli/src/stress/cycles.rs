@@ -25,6 +25,12 @@ impl Cycles {
         self.waits.remove(&order);
     }
 
+    /// The order's process was killed: it will wait for its own dead past, and that is no circle.
+    pub(super) fn forget(&mut self, order: u32) {
+        self.ends(order);
+        self.holders.retain(|_, holder| *holder != order);
+    }
+
     /// The order waits for the lock. Does that close a circle?
     pub(super) fn waits(&mut self, order: u32, name: &str) -> bool {
         self.waits.insert(order, name.to_owned());
@@ -59,6 +65,11 @@ mod tests {
         // Who comes to it is no part of it.
         assert!(!cycles.waits(4, "a"));
         cycles.ends(3);
+        assert!(!cycles.waits(4, "a"));
+        cycles.forget(4);
+        cycles.holds(4, "d");
+        cycles.forget(4);
+        assert!(!cycles.waits(4, "d"));
         assert!(!cycles.waits(4, "a"));
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// How often the server is asked while orders run.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long connections that were closed may take to be gone.
+/// How long connections that were closed, and keys that go by themselves, may take to be gone.
 const SETTLE: Duration = Duration::from_secs(2);
 /// How long the guard of a store that began anew may take, and a holder that died.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,7 +70,7 @@ struct Info {
 }
 
 impl Observer {
-    /// Connects, and waits until the store grants locks: one that began anew does not for its first seconds.
+    /// Connects.
     pub(super) async fn new(url: &str) -> Result<Observer, Failure> {
         let warden = Warden::connect(url).await?;
         let place = warden.place();
@@ -88,7 +88,7 @@ impl Observer {
         Ok(observer)
     }
 
-    /// Waits until the store grants locks.
+    /// Waits until the store grants locks: one that began anew does not for its first seconds.
     pub(super) async fn await_grants(&self, prefix: &str) -> Result<(), Failure> {
         let warden = Warden::connect(&self.url).await?;
         let lock = warden.lock(&format!("{prefix}first")).wait_for(PATIENCE);
@@ -128,11 +128,19 @@ impl Observer {
         Ok(Some(Watch { task, shared, server }))
     }
 
-    /// How many keys with the prefix are left.
+    /// How many keys with the prefix are left, once what goes by itself in a moment has gone: the mark that a holder
+    /// was asked about its lock lives for a second.
     pub(super) async fn left(&self, prefix: &str) -> Result<usize, Failure> {
-        match &self.server {
-            Some(_) => Ok(self.keys(prefix).await?.len()),
-            None => Ok(self.names(prefix).await?.len()),
+        let until = Instant::now() + SETTLE;
+        loop {
+            let left = match &self.server {
+                Some(_) => self.keys(prefix).await?.len(),
+                None => self.names(prefix).await?.len(),
+            };
+            if left == 0 || Instant::now() > until {
+                return Ok(left);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 

@@ -5,6 +5,14 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, time::Duration};
 
+/// One lock that an order needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Its place among those of the order: what it is called in the account.
+    pub(super) place: usize,
+    pub(super) name: String,
+}
+
 /// How many locks each order needs, and which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -60,6 +68,12 @@ impl Orders {
             Dice::new(self.seed, u64::from(order)).shuffle(&mut names);
         }
         names.iter().map(|name| format!("{}{name}", self.prefix)).collect()
+    }
+
+    /// The same with their places.
+    pub(super) fn wanted(&self, order: u32) -> Vec<Wanted> {
+        let names = self.names(order).into_iter().enumerate();
+        names.map(|(place, name)| Wanted { place, name }).collect()
     }
 
     /// The least time that all of them can take, however many work side by side: the orders that share a lock

@@ -15,7 +15,7 @@ pub(super) fn rows(results: &[StressResultJson]) -> Vec<Row> {
         figure,
         values: results.iter().map(value).collect(),
     };
-    let mut rows = vec![
+    let always = [
         row("success", &|it| format!("{:.1} %", it.success_rate * 100.0)),
         row("gave up", &|it| it.gave_up.to_string()),
         row("total time", &|it| format!("{:.2} s", it.total_s)),
@@ -26,7 +26,6 @@ pub(super) fn rows(results: &[StressResultJson]) -> Vec<Row> {
         row("response, p99", &|it| ms(it.p99_ms)),
         row("response, max", &|it| ms(it.max_ms)),
         row("throughput", &|it| format!("{:.1} orders/s", it.throughput_per_s)),
-        row("deadlocks", &|it| it.deadlocks.to_string()),
         row("connections", &|it| it.connections.to_string()),
         row("  per process", &|it| it.connections_per_process.to_string()),
         row("commands", &|it| it.commands.to_string()),
@@ -35,17 +34,21 @@ pub(super) fn rows(results: &[StressResultJson]) -> Vec<Row> {
         }),
         row("keys left", &|it| it.keys_left.to_string()),
         row("violations", &|it| it.violations.to_string()),
+        row("deadlocks", &|it| it.deadlocks.to_string()),
     ];
     // What happens in few runs only.
     let seldom = [
+        row("  told within", &|it| {
+            it.deadlock_told_max_ms.map_or_else(|| "-".into(), |most| ms(Some(most)))
+        }),
         row("failed", &|it| it.failed.to_string()),
         row("locks lost", &|it| it.lost.to_string()),
         row("processes killed", &|it| it.killed.to_string()),
         row("orders redone", &|it| it.redone.to_string()),
         row("restarts", &|it| it.restarts.to_string()),
     ];
-    rows.extend(seldom.into_iter().filter(|row| row.values.iter().any(|it| it != "0")));
-    rows
+    let happened = |row: &Row| row.values.iter().any(|it| it != "0" && it != "-");
+    always.into_iter().chain(seldom.into_iter().filter(happened)).collect()
 }
 
 /// As text, with a column for each style.

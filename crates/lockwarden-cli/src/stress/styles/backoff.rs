@@ -3,7 +3,7 @@
 //! the owner. Nothing is renewed.
 
 use super::{Key, Proof, Refusal, pool::Pool};
-use crate::stress::{clock, dice::Dice, order::Holding, pipe::Setup};
+use crate::stress::{clock, dice::Dice, order::Holding, pipe::Setup, scenario::Wanted};
 use redis::{Client, RedisResult, Script};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -42,20 +42,20 @@ impl Backoff {
 
     pub(super) async fn acquire(
         &self,
-        names: &[String],
+        wanted: &[Wanted],
         holding: &mut Holding,
         give_up_at: Instant,
     ) -> Result<(), Refusal> {
-        let mut sorted: Vec<(usize, &String)> = names.iter().enumerate().collect();
-        sorted.sort_unstable_by_key(|(_, name)| *name);
+        let mut sorted: Vec<&Wanted> = wanted.iter().collect();
+        sorted.sort_unstable_by_key(|it| &it.name);
         let mut dice = Dice::new(self.seed, u64::from(holding.order()));
-        for (place, name) in sorted {
+        for Wanted { place, name } in sorted {
             // Nobody else's: the value proves who holds the key.
             let value = format!("{}:{}", holding.label(), clock::now_us());
             let key = Key { name: format!("{}{name}", self.prefix), value };
-            holding.waits(place);
+            holding.waits(*place);
             holding.looking_after(self.acquire_one(&key, &mut dice, give_up_at)).await?;
-            holding.keep(place, Proof::Key(key));
+            holding.keep(*place, Proof::Key(key));
         }
         Ok(())
     }

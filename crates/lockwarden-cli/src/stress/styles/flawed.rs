@@ -5,7 +5,7 @@
 //! code happens to name them, and nobody notices a deadlock.
 
 use super::{Key, Proof, Refusal, pool::Pool};
-use crate::stress::{order::Holding, pipe::Setup};
+use crate::stress::{order::Holding, pipe::Setup, scenario::Wanted};
 use redis::{Client, RedisResult, cmd};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -34,15 +34,15 @@ impl Flawed {
 
     pub(super) async fn acquire(
         &self,
-        names: &[String],
+        wanted: &[Wanted],
         holding: &mut Holding,
         give_up_at: Instant,
     ) -> Result<(), Refusal> {
-        for (place, name) in names.iter().enumerate() {
+        for Wanted { place, name } in wanted {
             let key = Key { name: format!("{}{name}", self.prefix), value: holding.label() };
-            holding.waits(place);
+            holding.waits(*place);
             holding.looking_after(self.acquire_one(&key, give_up_at)).await?;
-            holding.keep(place, Proof::Key(key));
+            holding.keep(*place, Proof::Key(key));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ mod refusal;
 
 pub(super) use refusal::Refusal;
 
-use super::{order::Holding, pipe::Setup, redis_client};
+use super::{order::Holding, pipe::Setup, redis_client, scenario::Wanted};
 use crate::failure::Failure;
 use backoff::Backoff;
 use clap::ValueEnum;
@@ -96,17 +96,17 @@ impl Client {
     /// Acquires all locks of an order. If it is refused, `holding` has what was acquired before that.
     pub(super) async fn acquire(
         &self,
-        names: &[String],
+        wanted: &[Wanted],
         holding: &mut Holding,
         give_up_at: Instant,
     ) -> Result<(), Refusal> {
         match self {
-            Client::Flawed(flawed) => flawed.acquire(names, holding, give_up_at).await,
-            Client::Backoff(backoff) => backoff.acquire(names, holding, give_up_at).await,
+            Client::Flawed(flawed) => flawed.acquire(wanted, holding, give_up_at).await,
+            Client::Backoff(backoff) => backoff.acquire(wanted, holding, give_up_at).await,
             Client::AllAtOnce(warden) => {
-                all_at_once::acquire(warden, names, holding, give_up_at).await
+                all_at_once::acquire(warden, wanted, holding, give_up_at).await
             }
-            Client::Nested(nested) => nested.acquire(names, holding, give_up_at).await,
+            Client::Nested(nested) => nested.acquire(wanted, holding, give_up_at).await,
         }
     }
 

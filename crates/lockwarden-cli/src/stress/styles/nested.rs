@@ -2,7 +2,7 @@
 //! waits is told so.
 
 use super::{Proof, Refusal, refusal::persistently};
-use crate::stress::{order::Holding, pipe::Setup};
+use crate::stress::{order::Holding, pipe::Setup, scenario::Wanted};
 use lockwarden::Warden;
 use tokio::time::Instant;
 
@@ -22,20 +22,20 @@ impl Nested {
 
     pub(super) async fn acquire(
         &self,
-        names: &[String],
+        wanted: &[Wanted],
         holding: &mut Holding,
         give_up_at: Instant,
     ) -> Result<(), Refusal> {
         let label = holding.label();
         let owner = format!("{}{label}", self.owner);
-        for (place, name) in names.iter().enumerate() {
+        for Wanted { place, name } in wanted {
             let lock = self.warden.lock(name).owner(&owner).label(&label);
             let acquiring = persistently(give_up_at, |wait| {
                 let lock = lock.clone().wait_for(wait);
                 async move { lock.acquire().await }
             });
             let guard = holding.looking_after(acquiring).await?;
-            holding.keep(place, Proof::Guard(guard));
+            holding.keep(*place, Proof::Guard(guard));
         }
         Ok(())
     }
