@@ -173,6 +173,8 @@ where
             .axis_style(INK)
             .label_style(("sans-serif", 15, &INK))
             .axis_desc_style(("sans-serif", 15, &INK))
+            .x_label_formatter(&|x| short(*x))
+            .y_label_formatter(&|y| short(*y))
             .x_desc(x_name)
             .y_desc(y_name)
             .draw()?;
@@ -189,9 +191,21 @@ where
     Ok(svg)
 }
 
+/// Without places that say nothing.
+fn short(value: f64) -> String {
+    // A step of an axis is no finer than that.
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_are_short() {
+        assert_eq!([100.0, 0.5, 0.25, 0.0].map(short), ["100", "0.5", "0.25", "0"]);
+    }
 
     #[test]
     fn long_lines_are_thinned_and_keep_their_end() {

@@ -128,7 +128,10 @@ fn colours() -> String {
             "[stroke=\"{colour}\"]{{stroke:var(--{style})}}\n.{style}{{color:var(--{style})}}\n"
         );
     }
-    css
+    // Where the two lie on each other both are seen.
+    let nested = Style::LockwardenNested;
+    css += &format!("[stroke=\"{}\"]{{stroke-dasharray:6 4}}\n", name(plots::colour(nested)));
+    css + &format!(".legend .{}::before{{border-top-style:dashed}}\n", nested.name())
 }
 
 /// As text of a page, or inside of an attribute's quotes.
