@@ -460,7 +460,7 @@ fn a_password_is_not_shown() {
     assert!(!site.read("r.html").contains("s3cret"));
 }
 
-/// The same seed, the same order of locks; and the help tells how to use it.
+/// The help, the man page and the completions.
 #[test]
 fn help_has_examples() {
     let site = Site::new();
@@ -521,5 +521,23 @@ fn the_field_report_with_four_locks() {
         assert_eq!(number(result, "best_s"), 5.0);
         assert!(number(result, "max_ms") <= number(result, "total_s") * 1_000.0, "{result}");
     }
+    nothing_is_left(&server);
+}
+
+/// A recorder that cannot fail proves nothing: keys that expire while their holders work.
+#[test]
+fn violations_of_others_are_seen() {
+    if !is_long() {
+        return;
+    }
+    let (server, site) = redis(ServerKind::any());
+    // The first and the last order have one user.
+    let args =
+        ["--orders", "101", "--work", "12s", "--wait", "20s", "--style", "backoff", "--json"];
+    let json = stress(&site, &args).json();
+    let backoff = result(&json, "backoff");
+    assert_eq!((number(backoff, "success_rate"), number(backoff, "violations")), (1.0, 1.0));
+    // All releases come too late.
+    assert_eq!(number(backoff, "lost"), 202.0, "{backoff}");
     nothing_is_left(&server);
 }

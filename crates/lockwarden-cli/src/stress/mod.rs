@@ -84,7 +84,7 @@ async fn orders(store: Option<&OsStr>, args: OrdersArgs) -> Result<i32, Failure>
             server: server.as_mut(),
             interrupts: &mut interrupts,
         };
-        match run.to_its_end().await? {
+        match run.finish().await? {
             End::Done(outcome) => outcomes.push(*outcome),
             End::Interrupted { signal, removed } => {
                 output::say(format_args!("interrupted; removed what was left: {removed} keys"));

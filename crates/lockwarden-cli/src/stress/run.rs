@@ -67,7 +67,7 @@ struct Chaos {
 
 impl Run<'_> {
     /// Runs it, and leaves nothing in the store.
-    pub(super) async fn to_its_end(mut self) -> Result<End, Failure> {
+    pub(super) async fn finish(mut self) -> Result<End, Failure> {
         let prefix = &self.plan.orders.prefix;
         let carried_out = self.carry_out().await;
         let left = match self.observer.left(prefix).await {
