@@ -248,6 +248,30 @@ fn processes_are_killed() {
     nothing_is_left(&server);
 }
 
+/// One that somebody else killed, too; and if all are gone, that is the end.
+#[test]
+fn a_process_vanishes() {
+    let site = Site::new();
+    for (victims, code) in [(1, 0), (2, 71)] {
+        let mut command = site.program(&["stress", "orders", "--orders", "20", "--work", "3s"]);
+        command.args(["--style", "lockwarden", "--processes", "2"]);
+        let run = started(command);
+        eventually(SOON, || held(&site) == 40);
+        let pid = run.process.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        for child in children.split_whitespace().take(victims) {
+            let child = rustix::process::Pid::from_raw(child.parse().unwrap()).unwrap();
+            rustix::process::kill_process(child, Signal::KILL).unwrap();
+        }
+        let ran = end(run);
+        assert_eq!(ran.code(), code, "{ran:?}");
+        let words = ["processes that ended by themselves: 1", "20 orders are not finished"];
+        assert!(ran.stderr.contains(words[victims - 1]), "{ran:?}");
+        assert_eq!(ran.text().contains("100.0 %"), victims == 1, "{ran:?}");
+        assert_eq!(held(&site), 0);
+    }
+}
+
 /// On a server of the run's own, killed and started again in the middle.
 #[test]
 fn redis_is_restarted() {
@@ -499,7 +523,9 @@ fn the_field_report() {
                 assert_eq!(number(result, "keys_left"), 0.0, "{result}");
             }
             let lockwarden = result(&json, "lockwarden");
-            assert!(number(lockwarden, "ratio") <= 1.03, "{lockwarden}");
+            // Five or ten orders one after the other, each of which costs the unoptimised program milliseconds more.
+            let most = if cfg!(debug_assertions) { 1.15 } else { 1.03 };
+            assert!(number(lockwarden, "ratio") <= most, "{lockwarden}");
         }
         nothing_is_left(&server);
     }
@@ -521,6 +547,41 @@ fn the_field_report_with_four_locks() {
         assert_eq!(number(result, "best_s"), 5.0);
         assert!(number(result, "max_ms") <= number(result, "total_s") * 1_000.0, "{result}");
     }
+    nothing_is_left(&server);
+}
+
+/// A tenth of the processes killed, and Redis restarted in the middle: the others finish everything.
+#[test]
+fn the_field_report_with_chaos() {
+    if !is_long() {
+        return;
+    }
+    let args =
+        ["--orders", "500", "--processes", "10", "--kill", "10", "--restart-redis", "--json"];
+    let more = ["--wait", "60s", "--style", "lockwarden,lockwarden-nested"];
+    let json = stress_on_own_server(&Site::new(), &[&args[..], &more].concat()).json();
+    for result in json["results"].as_array().unwrap() {
+        println!("{result}");
+        all_went_well(result);
+        assert_eq!((&result["killed"], &result["restarts"]), (&1.into(), &1.into()));
+    }
+}
+
+/// A thousand orders of four locks, one inside the other in random order.
+#[test]
+fn the_field_report_in_random_order() {
+    if !is_long() {
+        return;
+    }
+    let (server, site) = redis(ServerKind::any());
+    let args = ["--orders", "1000", "--locks", "four", "--order", "random", "--processes", "4"];
+    let more = ["--work", "50ms", "--wait", "10m", "--style", "lockwarden-nested", "--json"];
+    let json = stress(&site, &[&args[..], &more].concat()).json();
+    let result = &json["results"][0];
+    println!("{result}");
+    all_went_well(result);
+    assert!(number(result, "deadlocks") > 0.0, "{result}");
+    assert!(number(result, "deadlock_told_max_ms") < 1_000.0, "{result}");
     nothing_is_left(&server);
 }
 

@@ -133,8 +133,11 @@ fn json(plan: &Plan, store: String, outcomes: &[Outcome]) -> StressJson {
 
 /// What was to happen and did not, and what the store refused.
 fn say_what_is_odd(plan: &Plan, outcomes: &[Outcome]) {
-    for Outcome { style, book, killed, restarts, .. } in outcomes {
+    for Outcome { style, book, killed, vanished, restarts, .. } in outcomes {
         let style = style.name();
+        if *vanished > 0 {
+            output::say(format_args!("{style}: processes that ended by themselves: {vanished}"));
+        }
         if *killed < plan.victims {
             output::say(format_args!(
                 "{style}: over before a process was killed; give more --work"

@@ -19,6 +19,9 @@ impl Progress {
             bar.set_style(form);
         }
         bar.set_prefix(style.name());
+        // A store that began anew grants nothing for its first seconds.
+        bar.set_message("starting");
+        bar.tick();
         Progress(bar)
     }
 

@@ -33,6 +33,8 @@ pub(super) struct Outcome {
     pub(super) began_us: u64,
     pub(super) best: Duration,
     pub(super) killed: u32,
+    /// Processes that ended, and nobody had killed them.
+    pub(super) vanished: u32,
     pub(super) restarts: u32,
     pub(super) keys_left: usize,
 }
@@ -84,6 +86,7 @@ impl Run<'_> {
 
     /// Carries all orders out, or as many as there are until a signal comes.
     async fn carry_out(&mut self) -> Result<Result<Outcome, Signal>, Failure> {
+        let progress = Progress::new(self.style, self.plan.orders.count);
         let (watch, mut processes) = {
             let starting = start(self.plan, self.style, self.url, self.observer);
             tokio::select! {
@@ -92,10 +95,9 @@ impl Run<'_> {
             }
         };
         let mut book = Book::new(&self.plan.orders);
-        let progress = Progress::new(self.style, self.plan.orders.count);
         let began_us = now_us();
         let mut chaos = Chaos::new(self.plan);
-        let (mut killed, mut restarts) = (0, 0);
+        let (mut killed, mut vanished, mut restarts) = (Vec::new(), 0, 0);
         let all: Vec<u32> = (0..self.plan.orders.count).collect();
         processes.deal(&all).await;
         let mut draw = tokio::time::interval(DRAW_EVERY);
@@ -105,6 +107,9 @@ impl Run<'_> {
                 heard = processes.next() => {
                     let mut next = heard;
                     while let Some((process, heard)) = next {
+                        if matches!(heard, Heard::Gone) && !killed.contains(&process) {
+                            vanished += 1;
+                        }
                         hear(&mut book, &mut processes, process, heard).await?;
                         next = processes.try_next();
                     }
@@ -115,7 +120,7 @@ impl Run<'_> {
                 () = tokio::time::sleep_until(chaos.kill_at), if !chaos.victims.is_empty() => {
                     for victim in std::mem::take(&mut chaos.victims) {
                         processes.kill(victim);
-                        killed += 1;
+                        killed.push(victim);
                     }
                 }
                 () = tokio::time::sleep_until(chaos.restart_at), if chaos.restart => {
@@ -151,7 +156,9 @@ impl Run<'_> {
             counted,
             began_us,
             best: self.plan.orders.best(self.plan.work),
-            killed,
+            // There are 256 processes at most.
+            killed: killed.len() as u32,
+            vanished,
             restarts,
             keys_left: 0,
         }))
