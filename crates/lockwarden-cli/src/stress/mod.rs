@@ -26,6 +26,8 @@ mod report;
 mod run;
 mod scenario;
 mod server;
+mod server_counts;
+mod server_link;
 mod styles;
 mod table;
 mod worker;

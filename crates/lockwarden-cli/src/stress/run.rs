@@ -6,12 +6,13 @@ use super::{
     clock::now_us,
     dice::Dice,
     interrupt::Interrupts,
-    observer::{Counted, Observer, Watch},
+    observer::Observer,
     pipe::{Instruction, Setup},
     plan::Plan,
     processes::{Heard, Processes},
     progress::Progress,
     server::OwnServer,
+    server_counts::{Counted, Watch},
     styles::Style,
 };
 use crate::failure::Failure;
