@@ -7,6 +7,10 @@ use crate::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{ffi::OsString, time::Duration};
 
+mod stress;
+
+pub(crate) use stress::{OrdersArgs, Scenario, StressArgs};
+
 /// Locks that hold across processes and machines.
 #[derive(Debug, Parser)]
 #[command(name = "lockwarden", version, about, max_term_width = 100)]
@@ -32,6 +36,7 @@ pub(crate) enum Command {
     Graph(GraphArgs),
     Revoke(RevokeArgs),
     Wait(WaitArgs),
+    Stress(StressArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -181,8 +186,8 @@ pub(crate) struct CompletionsArgs {
 /// Print the man page of the program or of one of its commands.
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// Of this command: run, ls, …
-    pub(crate) command: Option<String>,
+    /// Of this command: run, ls, stress orders, …
+    pub(crate) command: Vec<String>,
 }
 
 /// What of `run` no single option explains.

@@ -81,6 +81,26 @@ pub(crate) fn at_most(text: &str) -> Parsed {
     Ok(most)
 }
 
+/// How long an order of `stress` works.
+pub(crate) fn work(text: &str) -> Parsed {
+    up_to_an_hour("work", text)
+}
+
+/// How long an order of `stress` waits.
+pub(crate) fn patience(text: &str) -> Parsed {
+    up_to_an_hour("wait", text)
+}
+
+/// A run of hours is a mistyped unit.
+fn up_to_an_hour(what: &'static str, text: &str) -> Parsed {
+    let given = any(text)?;
+    let (given_ms, least_ms, most_ms) = (ms(given), 1, 3_600_000);
+    if (least_ms..=most_ms).contains(&given_ms) {
+        return Ok(given);
+    }
+    Err(OutOfRange { what, given_ms, least_ms, most_ms }.into())
+}
+
 /// A grace.
 pub(crate) fn grace(text: &str) -> Parsed {
     let grace = any(text)?;

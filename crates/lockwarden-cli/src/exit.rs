@@ -11,6 +11,8 @@ pub(crate) enum Code {
     Usage,
     /// The store is unavailable or refuses us.
     Unavailable,
+    /// `stress`: two held one lock at the same time.
+    Violated,
     /// The operating system refused a process, a pipe or an output.
     System,
     /// The lock was lost, and the command was stopped for it.
@@ -26,11 +28,12 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    const ALL: [Code; 10] = [
+    const ALL: [Code; 11] = [
         Code::Ok,
         Code::NotHeld,
         Code::Usage,
         Code::Unavailable,
+        Code::Violated,
         Code::System,
         Code::Lost,
         Code::Busy,
@@ -46,6 +49,7 @@ impl Code {
             Code::NotHeld => 1,
             Code::Usage => 64,
             Code::Unavailable => 69,
+            Code::Violated => 70,
             Code::System => 71,
             Code::Lost => 74,
             Code::Busy => 75,
@@ -61,6 +65,7 @@ impl Code {
             Code::NotHeld => "revoke: nobody holds the lock with this token",
             Code::Usage => "usage error, or a value that breaks its rule",
             Code::Unavailable => "the store is unavailable or refuses us; the command did not run",
+            Code::Violated => "stress: two held one lock at the same time",
             Code::System => "the system refused a process, a pipe or an output",
             Code::Lost => "the lock was lost, and the command was stopped for it",
             Code::Busy => "the lock is busy, or the wait ended first; the command did not run",

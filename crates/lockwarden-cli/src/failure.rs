@@ -1,6 +1,6 @@
 //! Why a command of ours failed, and the exit code of each.
 
-use crate::{exit::Code, settings::StoreChoiceError};
+use crate::{exit::Code, settings::StoreChoiceError, stress::StressError};
 use lockwarden::{
     Error, Name,
     error::{StoreError, describe},
@@ -26,6 +26,9 @@ pub(crate) enum Failure {
     /// There is no man page of that command.
     #[error("there is no command {0:?}")]
     NoSuchCommand(String),
+    /// What only `stress` fails at.
+    #[error(transparent)]
+    Stress(#[from] StressError),
     /// The operating system refused something.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
@@ -40,20 +43,26 @@ impl Failure {
     /// The exit code.
     pub(crate) fn code(&self) -> Code {
         match self {
-            Failure::Library(error) => match error {
-                Error::Busy { .. } | Error::TimedOut { .. } | Error::Guarded { .. } => Code::Busy,
-                Error::Lost { .. } | Error::ReleasedOrLost { .. } => Code::Lost,
-                Error::Deadlock { .. } | Error::TooDeep { .. } => Code::Deadlock,
-                Error::OtherMode { .. }
-                | Error::Store(StoreError::Invalid { .. })
-                | Error::Invalid(_) => Code::Usage,
-                Error::Store(_) | Error::Closed => Code::Unavailable,
-            },
+            Failure::Library(error) => of_library(error),
+            Failure::Stress(error) => error.code(),
             Failure::Store(_) | Failure::NoSuchCommand(_) => Code::Usage,
             Failure::NotHeld { .. } => Code::NotHeld,
             Failure::NotFree { .. } => Code::Busy,
             Failure::System { .. } => Code::System,
         }
+    }
+}
+
+/// The exit code of what the library says.
+pub(crate) fn of_library(error: &Error) -> Code {
+    match error {
+        Error::Busy { .. } | Error::TimedOut { .. } | Error::Guarded { .. } => Code::Busy,
+        Error::Lost { .. } | Error::ReleasedOrLost { .. } => Code::Lost,
+        Error::Deadlock { .. } | Error::TooDeep { .. } => Code::Deadlock,
+        Error::OtherMode { .. } | Error::Store(StoreError::Invalid { .. }) | Error::Invalid(_) => {
+            Code::Usage
+        }
+        Error::Store(_) | Error::Closed => Code::Unavailable,
     }
 }
 

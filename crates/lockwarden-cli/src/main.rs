@@ -1,4 +1,4 @@
-//! The command `lockwarden`: run a command while holding a lock, look at locks, repair them.
+//! The command `lockwarden`: run a command while holding a lock, look at locks, repair them, load a store.
 //!
 //! Parsing never acts: [`args`] turns the command line into values, [`settings`] chooses the store,
 //! and each command has a file of its own. Data goes to stdout, words go to stderr.
@@ -18,6 +18,7 @@ mod revoke;
 mod run;
 mod settings;
 mod show;
+mod stress;
 mod wait;
 mod wire;
 
@@ -58,6 +59,7 @@ fn dispatch(cli: Cli) -> Result<i32, Failure> {
         Command::Graph(args) => block_on(graph::graph(store.as_deref(), args)).map(done),
         Command::Revoke(args) => block_on(revoke::revoke(store.as_deref(), args)).map(done),
         Command::Wait(args) => block_on(wait::wait(store.as_deref(), args)).map(done),
+        Command::Stress(args) => stress::stress(store.as_deref(), args),
         Command::Completions(args) => completions::completions(&args).map(done),
         Command::Man(args) => man::man(&args).map(done),
     }

@@ -12,14 +12,14 @@ pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
     let mut program = Cli::command();
     // Gives the commands' pages their whole names and the options of all.
     program.build();
-    let page = match &args.command {
-        None => program,
-        Some(name) => {
-            let command = program.find_subcommand(name);
-            command.ok_or_else(|| Failure::NoSuchCommand(name.clone()))?.clone()
-        }
-    };
+    let mut page = &program;
+    for name in &args.command {
+        let command = page.find_subcommand(name);
+        page = command.ok_or_else(|| Failure::NoSuchCommand(args.command.join(" ")))?;
+    }
     let mut text = Vec::new();
-    clap_mangen::Man::new(page).render(&mut text).map_err(Failure::system("make the man page"))?;
+    clap_mangen::Man::new(page.clone())
+        .render(&mut text)
+        .map_err(Failure::system("make the man page"))?;
     output::write(&text)
 }

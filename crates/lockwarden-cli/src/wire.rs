@@ -1,7 +1,7 @@
 //! The JSON that we print. These types are its definition: fields are added, never renamed, and the
 //! core's types are never serialised.
 
-use crate::output;
+use crate::{output, stress::Sequence};
 use lockwarden::{HolderView, LockView, Name, Party, RecordView, TicketView};
 use serde::Serialize;
 
@@ -103,6 +103,84 @@ pub(crate) struct WaitedJson {
     pub(crate) name: String,
     pub(crate) free: bool,
     pub(crate) waited_ms: u64,
+}
+
+/// What `stress orders --json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct StressJson {
+    /// Where the store is, without its password.
+    pub(crate) store: String,
+    pub(crate) scenario: &'static str,
+    /// The number of locks of each order.
+    pub(crate) locks: u32,
+    /// In which order they are acquired one inside the other: `sorted` or `random`.
+    pub(crate) order: Sequence,
+    pub(crate) work_ms: f64,
+    pub(crate) wait_ms: f64,
+    pub(crate) seed: u64,
+    /// The styles that ran.
+    pub(crate) results: Vec<StressResultJson>,
+    /// The styles that this store cannot do.
+    pub(crate) left_out: Vec<LeftOutJson>,
+}
+
+/// A style that did not run.
+#[derive(Debug, Serialize)]
+pub(crate) struct LeftOutJson {
+    pub(crate) style: &'static str,
+    pub(crate) reason: &'static str,
+}
+
+/// The figures of one style.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StressResultJson {
+    pub(crate) style: &'static str,
+    /// How many orders there were, and how many locks each needed.
+    pub(crate) orders: u64,
+    pub(crate) locks: u32,
+    /// Done of all, from 0 to 1.
+    pub(crate) success_rate: f64,
+    pub(crate) done: u64,
+    /// Did not get their locks within the wait.
+    pub(crate) gave_up: u64,
+    /// The store refused them something.
+    pub(crate) failed: u64,
+    /// From the start to the end of the last order; the least possible; and the one by the other.
+    pub(crate) total_s: f64,
+    pub(crate) best_s: f64,
+    pub(crate) ratio: f64,
+    /// From asking until all locks were had, of the orders that got them; null: none did.
+    pub(crate) mean_ms: Option<f64>,
+    pub(crate) p50_ms: Option<f64>,
+    pub(crate) p99_ms: Option<f64>,
+    pub(crate) max_ms: Option<f64>,
+    /// Done, per second of the total time.
+    pub(crate) throughput_per_s: f64,
+    /// Told by the library; of `flawed` and `backoff` seen from outside.
+    pub(crate) deadlocks: u64,
+    /// How long the slowest of them took to be told; null: none was.
+    pub(crate) deadlock_told_max_ms: Option<f64>,
+    /// The most at a time, beyond those that were there before; 0: there is no server.
+    pub(crate) connections: u64,
+    pub(crate) connections_per_process: u64,
+    /// What the server counted, those inside of scripts included; 0: there is no server.
+    pub(crate) commands: u64,
+    /// For each lock of each order that got its locks.
+    pub(crate) commands_per_acquisition: Option<f64>,
+    /// What the style left behind in the store. It was removed.
+    pub(crate) keys_left: u64,
+    /// How often two orders held one lock at the same time.
+    pub(crate) violations: u64,
+    /// How often an order did not hold a lock any more that it should hold.
+    pub(crate) lost: u64,
+    pub(crate) processes: u32,
+    /// How many of them were killed, and how many orders the others did again for them.
+    pub(crate) killed: u32,
+    pub(crate) redone: u64,
+    /// How often the server was restarted.
+    pub(crate) restarts: u32,
+    /// What the store refused, in its words.
+    pub(crate) refusals: Vec<String>,
 }
 
 fn owner(party: &Party) -> Option<String> {

@@ -1,4 +1,4 @@
-//! `lockwarden run` on a terminal: who has it, ^C and ^Z, and the progress line.
+//! `lockwarden run` on a terminal: who has it, ^C and ^Z, and the progress line; and the progress bar of `stress`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
@@ -204,4 +204,18 @@ fn progress_is_one_line() {
     terminal.expect("mine");
     assert_eq!(terminal.end().code(), Some(0));
     holder.end();
+}
+
+/// A bar with live figures, and ^C tidies up.
+#[test]
+fn stress_shows_its_progress() {
+    let site = Site::new();
+    let mut command = site.program(&["stress", "orders", "--orders", "150", "--work", "2s"]);
+    command.args(["--style", "lockwarden"]).env("TERM", "xterm");
+    let mut terminal = Terminal::new(command);
+    terminal.expect("0/150 orders");
+    terminal.expect("50 waiting");
+    terminal.types("\x03");
+    terminal.expect("interrupted; removed");
+    assert_eq!(terminal.end().code(), Some(130));
 }

@@ -321,7 +321,7 @@ fn man_pages() {
     for part in [".TH lockwarden-run 1", "lockwarden run", "setsid", "LOCKWARDEN_FENCE"] {
         assert!(page.contains(part), "{part}\n{page}");
     }
-    for command in ["ls", "show", "revoke", "wait", "completions", "man"] {
+    for command in ["ls", "show", "revoke", "wait", "stress", "completions", "man"] {
         assert_eq!(site.ran(&["man", command]).code(), 0);
     }
 }

@@ -11,7 +11,7 @@ mod progress;
 mod signals;
 mod stopping;
 mod supervise;
-mod sys;
+pub(crate) mod sys;
 mod terminal;
 mod watcher;
 

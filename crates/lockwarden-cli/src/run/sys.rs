@@ -98,11 +98,11 @@ pub(super) fn set_blocked(signals: &SignalSet) {
 
 /// What happens on a signal.
 #[derive(Clone, Copy)]
-pub(super) struct Disposition(libc::sigaction);
+pub(crate) struct Disposition(libc::sigaction);
 
 impl Disposition {
     /// As it is now; none: the system does not say.
-    pub(super) fn of(signal: Signal) -> Option<Disposition> {
+    pub(crate) fn of(signal: Signal) -> Option<Disposition> {
         let mut action = MaybeUninit::uninit();
         // SAFETY: a null action changes nothing; the present one is written on success, and only
         // then taken as written.
@@ -121,7 +121,7 @@ impl Disposition {
     }
 
     /// Is the signal ignored?
-    pub(super) fn ignores(&self) -> bool {
+    pub(crate) fn ignores(&self) -> bool {
         self.0.sa_sigaction == libc::SIG_IGN
     }
 
