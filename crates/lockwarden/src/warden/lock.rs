@@ -315,7 +315,7 @@ impl Lock {
     }
 
     /// The names, each once and in order, so that whoever asks for the same ones asks for the same.
-    fn names(&self) -> Result<(Name, Arc<[Name]>, Arc<[Mode]>), Error> {
+    fn names(&self) -> Result<Names, Error> {
         let most = limits::MOST_NAMES;
         let mut names: BTreeMap<Name, Mode> = BTreeMap::new();
         for (name, mode) in &self.names {
@@ -388,6 +388,9 @@ impl Lock {
         Ok((ask, keeping))
     }
 }
+
+/// As in [`Acquire`]: name, also, modes.
+type Names = (Name, Arc<[Name]>, Arc<[Mode]>);
 
 /// The least lease, in ms.
 pub(super) fn least_lease_ms(drop_in: bool) -> u64 {
