@@ -73,6 +73,8 @@ pub(crate) struct TicketJson {
     pub(crate) waited_ms: u64,
     /// For how many ms it will wait on; null: for ever.
     pub(crate) left_ms: Option<u64>,
+    /// It waits for other locks, too, to have all of them at once.
+    pub(crate) several: bool,
     /// Its link to the store is up.
     pub(crate) alive: bool,
     pub(crate) session: String,
@@ -110,6 +112,12 @@ fn owner(party: &Party) -> Option<String> {
 }
 
 impl LockJson {
+    /// Nobody holds it, and who waits for it waits for other locks as well: so it may stay.
+    pub(crate) fn waits_for_others(&self) -> bool {
+        let mut alive = self.queue.iter().filter(|it| it.alive).peekable();
+        self.holder.is_none() && alive.peek().is_some() && alive.all(|it| it.several)
+    }
+
     /// A lock as the store shows it.
     pub(crate) fn new(name: &Name, view: &LockView) -> LockJson {
         LockJson {
@@ -156,6 +164,7 @@ impl TicketJson {
             pid: ticket.party.pid(),
             waited_ms: ticket.waited_ms,
             left_ms: ticket.left_ms,
+            several: ticket.several,
             alive: ticket.alive,
             session: ticket.session.to_string(),
         }

@@ -330,6 +330,8 @@ pub struct TicketView {
     pub waited_ms: u64,
     /// How long it will still wait, in ms; none: for ever.
     pub left_ms: Option<u64>,
+    /// It waits for other locks, too, to have all of them at once (R29).
+    pub several: bool,
     /// Who it is.
     pub party: Arc<Party>,
 }

@@ -260,14 +260,9 @@ impl Lock {
 
     /// The names, each once and in order, so that whoever asks for the same ones asks for the same.
     fn names(&self) -> Result<(Name, Arc<[Name]>), Error> {
-        let most = limits::MOST_NAMES;
         let names: Result<BTreeSet<Name>, _> = self.names.iter().map(|it| Name::new(it)).collect();
         let mut names = names?;
-        if names.len() > most {
-            let text =
-                format!("{} locks were asked for at once: at most {most} may be", names.len());
-            return Err(Error::Invalid(text));
-        }
+        limits::names(names.len())?;
         let Some(first) = names.pop_first() else {
             return Err(Error::Invalid("no lock was named: at least one must be".into()));
         };

@@ -25,6 +25,7 @@ local function show()
         add(subscribers(ticket.session) > 0 and 1 or 0)
         add(held_ms(ticket.since))
         add(left)
+        add(ticket.several and 1 or 0)
         add(ticket.party)
         reply[counted] = reply[counted] + 1
       end
