@@ -30,7 +30,7 @@ fn words(name: &Name, lock: &LockJson) -> String {
     match &lock.holder {
         None if lock.queue.is_empty() => text += "state    free\n",
         None if lock.waits_for_others() => {
-            text += "state    free; whoever waits for it waits for other locks, too\n";
+            text += "state    free; the first in the queue waits for other locks, too\n";
         }
         None => text += "state    free, about to be granted\n",
         Some(holder) => text += &holder_words(holder),

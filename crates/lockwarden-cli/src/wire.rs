@@ -112,10 +112,10 @@ fn owner(party: &Party) -> Option<String> {
 }
 
 impl LockJson {
-    /// Nobody holds it, and who waits for it waits for other locks as well: so it may stay.
+    /// Nobody holds it, and the first in its queue waits for other locks, too: so it may stay, kept for that one or
+    /// not.
     pub(crate) fn waits_for_others(&self) -> bool {
-        let mut alive = self.queue.iter().filter(|it| it.alive).peekable();
-        self.holder.is_none() && alive.peek().is_some() && alive.all(|it| it.several)
+        self.holder.is_none() && self.queue.iter().find(|it| it.alive).is_some_and(|it| it.several)
     }
 
     /// A lock as the store shows it.

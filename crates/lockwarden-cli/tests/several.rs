@@ -188,7 +188,7 @@ fn views_tell_who_waits_for_several() {
         assert_eq!(y["queue"][0]["token"], x["queue"][0]["token"]);
         assert!(y["holder"].is_null() && y["free"] == false);
         let words = site.ran(&["show", "y"]).text();
-        let expected = "state    free; whoever waits for it waits for other locks, too\n";
+        let expected = "state    free; the first in the queue waits for other locks, too\n";
         assert!(words.contains(expected), "{words}");
         assert!(words.contains(", for ever, for several locks at once\n"), "{words}");
         let words = site.ran(&["graph"]).text();
@@ -206,8 +206,14 @@ fn views_tell_who_waits_for_several() {
         let locks = site.ran(&["ls", "--json"]).json()["locks"].clone();
         let names: Vec<&Value> = locks.as_array().unwrap().iter().map(|it| &it["name"]).collect();
         assert_eq!(names, ["v", "x", "y"]);
+        // Who waits for y alone waits for the one that it is kept for, and y is not about to be granted.
+        let behind = site.run(&["y"], "true");
+        site.await_queue("y", 2);
+        assert_eq!(site.show("y")["queue"][1]["several"], false);
+        assert!(site.ran(&["show", "y"]).text().contains(expected));
+        assert!(site.ran(&["graph"]).text().contains("\ny is free\n"));
         end(&site, "holder", holder);
-        assert_eq!(waiter.end().code(), 0);
+        assert_eq!((waiter.end().code(), behind.end().code()), (0, 0));
         nothing_is_left(&site);
     }
 }
