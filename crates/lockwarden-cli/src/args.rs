@@ -41,9 +41,11 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-/// Run a command while holding a lock.
+/// Run a command while holding a lock, or several at once.
 ///
-/// Without --wait or --no-wait it waits for ever. The command gets LOCKWARDEN_NAME,
+/// Several locks are granted together, released together, and lost together; while we wait, none of
+/// them is held, so that no order has to be kept. Without --wait or --no-wait it waits for ever.
+/// The command gets LOCKWARDEN_NAME (of several the first), LOCKWARDEN_NAMES (all, as a JSON array),
 /// LOCKWARDEN_FENCE (a number that grows with every grant: give it to whatever must refuse older
 /// holders), LOCKWARDEN_TOKEN (the proof of this one), LOCKWARDEN_OWNER (who it is: a `run` inside
 /// the command is a part of it, so that deadlocks are found) and LOCKWARDEN_URL (the store; with
@@ -51,8 +53,9 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_long_help = run_help())]
 pub(crate) struct RunArgs {
-    /// The lock: any UTF-8 text of 1 to 4096 bytes.
-    pub(crate) name: OsString,
+    /// The locks, 1,000 at most: each any UTF-8 text of 1 to 4096 bytes. The same again is one.
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<OsString>,
     /// Wait at most this long: 300ms, 5s, 2m, 1h. 0s is one try.
     #[arg(long, value_name = "DUR", value_parser = duration::wait, conflicts_with = "no_wait")]
     #[arg(allow_hyphen_values = true)]
@@ -194,6 +197,10 @@ pub(crate) struct ManArgs {
 fn run_help() -> String {
     format!(
         "\
+Examples:
+  lockwarden run nightly -- ./report.sh
+  lockwarden run stock:17 user:4 --wait 5m -- ./move-order.sh
+
 Signals:
   Waiting: any of HUP, INT, QUIT, USR1, USR2, ALRM and TERM ends the wait at once; nothing is left
   behind, the command never starts, and the exit code is 128+n.

@@ -39,6 +39,7 @@ fn words(graph: &GraphJson) -> String {
     for lock in &graph.locks {
         text += &escaped(&lock.name);
         text += &match &lock.holder {
+            None if lock.waits_for_others() => " is free\n".into(),
             None => " is about to be granted\n".into(),
             Some(holder) => {
                 let since =
@@ -48,7 +49,9 @@ fn words(graph: &GraphJson) -> String {
         };
         for (place, ticket) in lock.queue.iter().enumerate() {
             let waits = Party::waiter(ticket).words;
-            text += &format!("  {}. {waits} waits for {}\n", place + 1, span(ticket.waited_ms));
+            let several = if ticket.several { ", to have several at once" } else { "" };
+            let waited = span(ticket.waited_ms);
+            text += &format!("  {}. {waits} waits for {waited}{several}\n", place + 1);
         }
     }
     text

@@ -23,7 +23,10 @@ mod wait;
 mod wire;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{
+    Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use exit::Code;
 use failure::Failure;
 use std::future::Future;
@@ -31,7 +34,8 @@ use std::future::Future;
 fn main() -> ! {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(mut error) => {
+            say_where_the_command_stands(&mut error);
             // Help and version are answers, and go to stdout; all else is a usage error.
             let code = if error.use_stderr() { Code::Usage } else { Code::Ok };
             let _ = error.print();
@@ -62,6 +66,15 @@ fn dispatch(cli: Cli) -> Result<i32, Failure> {
         Command::Stress(args) => stress::stress(store.as_deref(), args),
         Command::Completions(args) => completions::completions(&args).map(done),
         Command::Man(args) => man::man(&args).map(done),
+    }
+}
+
+/// `run x y touch z`: all of these are names, as far as anyone can know.
+fn say_where_the_command_stands(error: &mut clap::Error) {
+    let missing = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+    if error.kind() == ErrorKind::MissingRequiredArgument && missing.contains("<COMMAND>") {
+        let tip = "the command stands behind --, as in: lockwarden run NAME -- COMMAND";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
 }
 

@@ -29,6 +29,9 @@ fn words(name: &Name, lock: &LockJson) -> String {
     let mut text = format!("lock     {name}\n");
     match &lock.holder {
         None if lock.queue.is_empty() => text += "state    free\n",
+        None if lock.waits_for_others() => {
+            text += "state    free; the first in the queue waits for other locks, too\n";
+        }
         None => text += "state    free, about to be granted\n",
         Some(holder) => text += &holder_words(holder),
     }
@@ -36,11 +39,12 @@ fn words(name: &Name, lock: &LockJson) -> String {
         let heading = if place == 0 { "queue    " } else { "         " };
         let left =
             ticket.left_ms.map_or_else(|| "for ever".to_owned(), |it| format!("{} more", span(it)));
+        let several = if ticket.several { ", for several locks at once" } else { "" };
         let gone = if ticket.alive { "" } else { ", link down" };
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{heading}{}. {} waiting {}, {left}{gone}",
+            "{heading}{}. {} waiting {}, {left}{several}{gone}",
             place + 1,
             party(Some(&ticket.label), Some(&ticket.host), ticket.pid),
             span(ticket.waited_ms),

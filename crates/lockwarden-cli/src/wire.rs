@@ -73,6 +73,8 @@ pub(crate) struct TicketJson {
     pub(crate) waited_ms: u64,
     /// For how many ms it will wait on; null: for ever.
     pub(crate) left_ms: Option<u64>,
+    /// It waits for other locks, too, to have all of them at once.
+    pub(crate) several: bool,
     /// Its link to the store is up.
     pub(crate) alive: bool,
     pub(crate) session: String,
@@ -188,6 +190,12 @@ fn owner(party: &Party) -> Option<String> {
 }
 
 impl LockJson {
+    /// Nobody holds it, and the first in its queue waits for other locks, too: so it may stay, kept for that one or
+    /// not.
+    pub(crate) fn waits_for_others(&self) -> bool {
+        self.holder.is_none() && self.queue.iter().find(|it| it.alive).is_some_and(|it| it.several)
+    }
+
     /// A lock as the store shows it.
     pub(crate) fn new(name: &Name, view: &LockView) -> LockJson {
         LockJson {
@@ -234,6 +242,7 @@ impl TicketJson {
             pid: ticket.party.pid(),
             waited_ms: ticket.waited_ms,
             left_ms: ticket.left_ms,
+            several: ticket.several,
             alive: ticket.alive,
             session: ticket.session.to_string(),
         }

@@ -46,6 +46,12 @@ fn c27_names() {
         refused(&site, &texts(&[&long]), 64, "4096 bytes at most; this one has 5120");
         refused(&site, &[&not_text], 64, "a name must be UTF-8");
         refused(&site, &texts(&["lockwarden:meta"]), 64, "reserved");
+        // Of several any.
+        refused(&site, &texts(&["x", ""]), 64, "a name must not be empty");
+        refused(&site, &texts(&["x", "lockwarden:meta", "y"]), 64, "reserved");
+        let many: Vec<String> = (0..1_001).map(|n| n.to_string()).collect();
+        let many: Vec<&OsStr> = many.iter().map(OsStr::new).collect();
+        refused(&site, &many, 64, "1001 locks were asked for at once: at most 1000 may be");
         // The other commands, too.
         for command in ["show", "wait"] {
             assert_eq!(site.ran(&[command, ""]).code(), 64);
@@ -122,6 +128,8 @@ fn usage_errors_have_one_code() {
         &["run"],
         &["run", "x"],
         &["run", "x", "touch", "ran"],
+        &["run", "x", "y", "--"],
+        &["run", "--", "touch", "ran"],
         &["run", "x", "--wait", "1s", "--no-wait", "--", "touch", "ran"],
         &["run", "x", "--lease"],
         &["show"],
@@ -135,6 +143,12 @@ fn usage_errors_have_one_code() {
         assert!(!ran.stderr.is_empty() && ran.stdout.is_empty(), "{ran:?}");
     }
     assert!(!site.has("ran"));
+    // Names or a command? Nobody can know.
+    for args in [&["run", "x"][..], &["run", "x", "touch", "ran"], &["run", "x", "y", "--no-wait"]]
+    {
+        let ran = site.ran(args);
+        assert!(ran.stderr.contains("the command stands behind --"), "{ran:?}");
+    }
     for args in
         [&["--help"][..], &["--version"], &["run", "--help"], &["help", "run"], &["ls", "-h"]]
     {

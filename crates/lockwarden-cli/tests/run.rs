@@ -153,7 +153,7 @@ fn the_command_gets_the_lock_in_its_environment() {
         command.args(["run", "a b", "--", "sh", "-c"]);
         command.arg(
             "echo \"$LOCKWARDEN_NAME\"; echo $LOCKWARDEN_FENCE; echo $LOCKWARDEN_TOKEN; \
-             echo $LOCKWARDEN_URL",
+             echo $LOCKWARDEN_URL; echo \"$LOCKWARDEN_NAMES\"",
         );
         let text = ran(command).text();
         let lines: Vec<&str> = text.lines().collect();
@@ -161,6 +161,7 @@ fn the_command_gets_the_lock_in_its_environment() {
         assert!(!lines[2].is_empty());
         // A place that the command finds from wherever it goes.
         assert_eq!(lines[3], site.url);
+        assert_eq!(lines[4], r#"["a b"]"#);
         lines[1].parse::<u64>().unwrap()
     };
     let (first, second) = (fence(&site.url), fence("file:store"));

@@ -76,8 +76,18 @@ fn show_tells_the_holder_and_the_queue() {
         assert!(held["fence"].as_u64().unwrap() > 0);
         assert_eq!((&held["alive"], &held["revoked"]), (&json!(true), &json!(false)));
         let queue = shown["queue"].as_array().unwrap();
-        let expected =
-            ["token", "label", "owner", "host", "pid", "waited_ms", "left_ms", "alive", "session"];
+        let expected = [
+            "token",
+            "label",
+            "owner",
+            "host",
+            "pid",
+            "waited_ms",
+            "left_ms",
+            "several",
+            "alive",
+            "session",
+        ];
         assert_eq!(keys(&queue[0]), expected.into());
         assert_eq!(queue[0]["pid"], second.process.id());
         assert_eq!((&queue[0]["label"], &queue[1]["label"]), (&json!("second"), &json!("")));

@@ -382,6 +382,8 @@ pub struct TicketView {
     pub left_ms: Option<u64>,
     /// How it wants to hold the lock.
     pub mode: Mode,
+    /// It waits for other locks, too, to have all of them at once (R29).
+    pub several: bool,
     /// Who it is.
     pub party: Arc<Party>,
 }

@@ -66,6 +66,19 @@ pub struct OutOfRange {
     pub most_ms: u64,
 }
 
+/// More names than one request may ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{given} locks were asked for at once: at most {MOST_NAMES} may be")]
+pub struct TooManyNames {
+    /// How many were given, each counted once.
+    pub given: usize,
+}
+
+/// Checks how many names one request asks for: [`MOST_NAMES`] at most.
+pub fn names(given: usize) -> Result<usize, TooManyNames> {
+    if given > MOST_NAMES { Err(TooManyNames { given }) } else { Ok(given) }
+}
+
 /// Checks that a lease is at least `least_ms` and at most [`MAX_LEASE_MS`].
 pub fn lease(given_ms: u64, least_ms: u64) -> Result<u64, OutOfRange> {
     within("lease", given_ms, least_ms, MAX_LEASE_MS)

@@ -867,6 +867,7 @@ impl Turn<'_> {
             waited_ms: now_us.saturating_sub(ticket.since_us) / US_PER_MS,
             left_ms: ticket.deadline_us.map(|at| at.saturating_sub(now_us) / US_PER_MS),
             mode: ticket.mode,
+            several: ticket.several,
             party: ticket.party.clone(),
         };
         let queue = lock.queue.iter().map(ticket).collect();

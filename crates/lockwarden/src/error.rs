@@ -4,7 +4,7 @@ use lockwarden_core::{
     Name,
     command::{CycleStep, HolderView, Mode, Reason, Refusal},
     keeper::Loss,
-    limits::{OutOfRange, PermitsOutOfRange},
+    limits::{OutOfRange, PermitsOutOfRange, TooManyNames},
     name::InvalidName,
     party::Party,
 };
@@ -76,7 +76,7 @@ pub enum Error {
         left: Duration,
     },
     /// The lock was held, and is not any more.
-    #[error("the lock {name} was lost: {}", Lost(*.loss))]
+    #[error("the lock {name} was lost: {}", why_lost(*.loss))]
     Lost {
         /// The lock.
         name: Name,
@@ -186,6 +186,12 @@ impl From<OutOfRange> for Error {
     }
 }
 
+impl From<TooManyNames> for Error {
+    fn from(many: TooManyNames) -> Error {
+        Error::Invalid(many.to_string())
+    }
+}
+
 /// A refusal in words.
 struct Told<'a>(Option<&'a Refusal>);
 
@@ -257,20 +263,18 @@ pub fn describe(holder: &HolderView) -> String {
     text
 }
 
-struct Lost(Loss);
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use lockwarden_core::command::Absence;
-        f.write_str(match self.0 {
-            Loss::LeaseEnded => "its lease ended before it could be renewed",
-            Loss::NotHeld(Absence::Free) => "the store does not have it any more",
-            Loss::NotHeld(Absence::Taken) => "someone else holds it now",
-            Loss::NotHeld(Absence::Revoked) | Loss::Revoked => "an operator revoked it",
-            Loss::HeldAtMost => "it was held for as long as it may be (hold at most)",
-            Loss::Forked => "a forked child does not hold what its parent does",
-            Loss::Cloned => "another process runs with this session's identity",
-        })
+/// Why a lock was lost, in words.
+#[must_use]
+pub fn why_lost(loss: Loss) -> &'static str {
+    use lockwarden_core::command::Absence;
+    match loss {
+        Loss::LeaseEnded => "its lease ended before it could be renewed",
+        Loss::NotHeld(Absence::Free) => "the store does not have it any more",
+        Loss::NotHeld(Absence::Taken) => "someone else holds it now",
+        Loss::NotHeld(Absence::Revoked) | Loss::Revoked => "an operator revoked it",
+        Loss::HeldAtMost => "it was held for as long as it may be (hold at most)",
+        Loss::Forked => "a forked child does not hold what its parent does",
+        Loss::Cloned => "another process runs with this session's identity",
     }
 }
 

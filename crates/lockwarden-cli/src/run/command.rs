@@ -24,7 +24,10 @@ use std::{
 /// What the command is, and what it gets.
 pub(super) struct Plan<'a> {
     pub(super) command: &'a [OsString],
+    /// The lock; of several the one that was given first.
     pub(super) name: &'a Name,
+    /// All of them.
+    pub(super) names_json: Option<String>,
     pub(super) url: &'a str,
     pub(super) owner: &'a str,
     /// What was blocked when we were started, and is to be blocked in the command.
@@ -32,6 +35,9 @@ pub(super) struct Plan<'a> {
     /// What becomes of SIGCHLD, as when we were started.
     pub(super) on_child: Option<Disposition>,
 }
+
+/// All names of the locks, in the command's environment.
+pub(super) const NAMES_VARIABLE: &str = "LOCKWARDEN_NAMES";
 
 /// The command, as the runner sees it.
 pub(super) struct Command {
@@ -219,6 +225,11 @@ fn become_command(plan: &Plan<'_>, runner: Option<Pid>, mut go: File, mut errno:
         .env("LOCKWARDEN_TOKEN", token.to_string())
         .env(crate::settings::OWNER_VARIABLE, plan.owner)
         .env(crate::settings::URL_VARIABLE, plan.url);
+    match &plan.names_json {
+        Some(names) => command.env(NAMES_VARIABLE, names),
+        // Not that of a `run` around us.
+        None => command.env_remove(NAMES_VARIABLE),
+    };
     if let Some(on_child) = plan.on_child {
         on_child.set(Signal::CHILD);
     }

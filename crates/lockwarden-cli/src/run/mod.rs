@@ -7,6 +7,7 @@
 //! signals on and stops it in time if the lock is lost.
 
 mod command;
+mod names;
 mod progress;
 mod signals;
 mod stopping;
@@ -19,10 +20,11 @@ use crate::{
     args::RunArgs,
     exit,
     failure::{self, Failure},
-    settings,
+    output, settings,
 };
 use command::{Command, Plan};
-use lockwarden::{Error, Guard, Name, Settings, Warden, process, store::url::StoreUrl};
+use lockwarden::{Error, Guard, Settings, Warden, process, store::url::StoreUrl};
+use names::Names;
 use progress::Progress;
 use rustix::process::Signal;
 use signals::Signals;
@@ -42,7 +44,7 @@ const GIVE_UP: Duration = Duration::from_millis(300);
 /// thread only.
 pub(crate) fn run(store: Option<&OsStr>, args: RunArgs) -> Result<i32, Failure> {
     let began = Instant::now();
-    let name = settings::name(&args.name)?;
+    let names = Names::new(&args.names)?;
     let url = settings::absolute(settings::store_url(store)?);
     let parsed: StoreUrl = url.parse()?;
     drop(parsed);
@@ -54,14 +56,28 @@ pub(crate) fn run(store: Option<&OsStr>, args: RunArgs) -> Result<i32, Failure> 
         Disposition::default().set(Signal::CHILD);
     }
     let owner = settings::owner()?;
-    let plan =
-        Plan { command: &args.command, name: &name, url: &url, owner: &owner, blocked, on_child };
+    let names_json = names.json(command::NAMES_VARIABLE);
+    if names_json.is_none() {
+        output::say(format_args!(
+            "the names are too long together for {}: the command does not get it",
+            command::NAMES_VARIABLE
+        ));
+    }
+    let plan = Plan {
+        command: &args.command,
+        name: names.first(),
+        names_json,
+        url: &url,
+        owner: &owner,
+        blocked,
+        on_child,
+    };
     let command = Command::fork(&plan)?;
     let mut watcher = Watcher::fork(&command)?;
 
     let runtime = failure::runtime()?;
     let mut run =
-        Run { began, name: &name, url: &url, owner: &owner, args: &args, command: Some(command) };
+        Run { began, names: &names, url: &url, owner: &owner, args: &args, command: Some(command) };
     let result = runtime.block_on(async {
         let mut signals = Signals::new()?;
         sys::set_blocked(&signals::let_through(blocked));
@@ -79,7 +95,7 @@ pub(crate) fn run(store: Option<&OsStr>, args: RunArgs) -> Result<i32, Failure> 
 /// One run.
 struct Run<'a> {
     began: Instant,
-    name: &'a Name,
+    names: &'a Names,
     url: &'a str,
     owner: &'a str,
     args: &'a RunArgs,
@@ -100,7 +116,7 @@ impl Run<'_> {
             signal = signals.next() => return Ok(exit::by_signal(signal.as_raw())),
             warden = settings.connect(self.url) => warden?,
         };
-        let mut progress = Progress::new(self.name, self.args.quiet);
+        let mut progress = Progress::new(self.names, self.args.quiet);
         let acquired = tokio::select! {
             biased;
             // First: of a signal and a grant that come together the signal counts (C45).
@@ -122,13 +138,14 @@ impl Run<'_> {
         signals.take_running();
         // Started: from here on it ends only in `supervise`.
         let Some(command) = self.command.take() else { return Ok(exit::Code::System.number()) };
-        supervise::supervise(self.args, &warden, guard, command, watcher, signals).await
+        let held = supervise::Held { warden: &warden, names: self.names, guard };
+        supervise::supervise(self.args, held, command, watcher, signals).await
     }
 
     async fn acquire(&self, warden: &Warden, progress: &mut Progress<'_>) -> Result<Guard, Error> {
         let (report, waiting) = watch::channel(lockwarden::Waiting::default());
         let lock = warden
-            .lock(self.name.as_str())
+            .lock_all(self.names.iter())
             .lease(self.args.lease)
             .grace(self.args.grace)
             .report_to(report);

@@ -1,17 +1,21 @@
 //! What is said while we wait: one line that is rewritten on a terminal, one line per change
 //! elsewhere. All of it on stderr.
 
+use super::names::{Names, listed};
 use crate::output;
-use lockwarden::{Name, Reason, Waiting, error::describe};
+use lockwarden::{HolderView, Name, Reason, Refusal, Waiting, error::describe};
 use std::{
     io::{self, IsTerminal, Write},
     time::{Duration, Instant},
 };
 use tokio::sync::watch;
 
-/// Says who holds the lock.
+/// Of how many holders one line tells.
+const MOST_TOLD: usize = 3;
+
+/// Says who holds the locks.
 pub(super) struct Progress<'a> {
-    name: &'a Name,
+    names: &'a Names,
     began: Instant,
     quiet: bool,
     terminal: bool,
@@ -23,9 +27,9 @@ pub(super) struct Progress<'a> {
 
 impl<'a> Progress<'a> {
     /// Nothing yet.
-    pub(super) fn new(name: &'a Name, quiet: bool) -> Progress<'a> {
+    pub(super) fn new(names: &'a Names, quiet: bool) -> Progress<'a> {
         Progress {
-            name,
+            names,
             began: Instant::now(),
             quiet,
             terminal: io::stderr().is_terminal(),
@@ -67,7 +71,7 @@ impl<'a> Progress<'a> {
         let waited = waited.replace(".0 s", " s");
         let words = self.words(waiting);
         if self.terminal {
-            let line = format!("lockwarden: waiting for {} ({waited}): {words}", self.name);
+            let line = format!("lockwarden: waiting for {} ({waited}): {words}", self.names);
             // A line that wraps cannot be rewritten.
             let size = rustix::termios::tcgetwinsize(io::stderr());
             // Some terminals do not know theirs, and say 0.
@@ -81,7 +85,7 @@ impl<'a> Progress<'a> {
         let about = about(waiting);
         if about != self.said {
             self.said = about;
-            output::say(format_args!("waiting for {}: {words}", self.name));
+            output::say(format_args!("waiting for {}: {words}", self.names));
         }
     }
 
@@ -96,21 +100,59 @@ impl<'a> Progress<'a> {
                 "the store began anew and grants nothing for {s} s, for older holders' sake"
             );
         }
-        let holder = refusal.holder.as_ref();
-        let holder = holder.map_or_else(|| "others were first".to_owned(), describe);
+        let why = self.why(refusal);
         match refusal.position {
-            None => holder,
-            Some(0) => format!("{holder}; next in the queue"),
-            Some(ahead) => format!("{holder}; {ahead} ahead in the queue"),
+            None => why,
+            Some(0) => format!("{why}; next in the queue"),
+            Some(ahead) => format!("{why}; {ahead} ahead in the queue"),
         }
+    }
+
+    /// Who holds it; of several, who holds which.
+    fn why(&self, refusal: &Refusal) -> String {
+        if refusal.reason == Reason::Kept {
+            let kept = "kept for others, who asked for several locks at once before";
+            return match self.names.are_several() {
+                true => format!("{} is {kept}", self.names.at(refusal.at)),
+                false => kept.to_owned(),
+            };
+        }
+        let mut told: Vec<(&HolderView, Vec<&Name>)> = Vec::new();
+        for (number, holder) in refusal.holders() {
+            let name = self.names.at(number);
+            match told.iter_mut().find(|(its, _)| its.token == holder.token) {
+                Some((_, names)) => names.push(name),
+                None => told.push((holder, vec![name])),
+            }
+        }
+        let are = |names: &[&Name]| if names.len() > 1 { "are" } else { "is" };
+        let mut words: Vec<_> = told
+            .iter()
+            .take(MOST_TOLD)
+            .map(|(holder, names)| match self.names.are_several() {
+                true => format!("{} {} {}", listed(names), are(names), describe(holder)),
+                false => describe(holder),
+            })
+            .collect();
+        match told.len().saturating_sub(MOST_TOLD) {
+            _ if told.is_empty() => words.push("others were first".into()),
+            0 => {}
+            more => words.push(format!("and {more} more")),
+        }
+        words.join("; ")
     }
 }
 
 /// What a line is about: the same again is not worth another one, though times have changed.
 fn about(waiting: &Waiting) -> String {
     let refusal = waiting.told.as_ref();
-    let holder = refusal.and_then(|it| it.holder.as_ref()).map(|it| &it.token);
+    let holders: Vec<_> = refusal
+        .iter()
+        .flat_map(|it| it.holders())
+        .map(|(number, holder)| (number, &holder.token))
+        .collect();
+    let kept = refusal.filter(|it| it.reason == Reason::Kept).map(|it| it.at);
     let position = refusal.and_then(|it| it.position);
     let guard = refusal.is_some_and(|it| matches!(it.reason, Reason::Guard { .. }));
-    format!("{holder:?} {position:?} {guard} {:?}", waiting.trouble)
+    format!("{holders:?} {kept:?} {position:?} {guard} {:?}", waiting.trouble)
 }

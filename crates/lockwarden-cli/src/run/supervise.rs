@@ -3,6 +3,7 @@
 
 use super::{
     command::{self, Change, Command, End, Left},
+    names::Names,
     signals::Signals,
     stopping::{Do, Stopping},
     terminal::{Stop, Terminal},
@@ -14,23 +15,30 @@ use crate::{
     failure::Failure,
     output::{escaped, say, span},
 };
-use lockwarden::{Error, Guard, Name, Risk, State, Warden};
+use lockwarden::{Error, Guard, Risk, State, Warden};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 /// How often the watcher is told by when the command must have ended.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
+/// What is held while the command runs.
+pub(super) struct Held<'a> {
+    pub(super) warden: &'a Warden,
+    pub(super) names: &'a Names,
+    pub(super) guard: Guard,
+}
+
 /// Starts the command and returns the exit code, when the command and all of its group have ended
 /// and the lock is released.
 pub(super) async fn supervise(
     args: &RunArgs,
-    warden: &Warden,
-    guard: Guard,
+    held: Held<'_>,
     mut command: Command,
     watcher: &mut Watcher,
     signals: &mut Signals,
 ) -> Result<i32, Failure> {
+    let Held { warden, names, guard } = held;
     let stopping = Stopping::new(args.on_lost, args.kill_after);
     let mut terminal = Terminal::new();
     terminal.lend_at_start(command.group());
@@ -40,6 +48,7 @@ pub(super) async fn supervise(
     }
     command.start(guard.fence(), guard.token().as_bytes());
     let mut running = Running {
+        names,
         guard: &guard,
         command: &command,
         watcher,
@@ -62,12 +71,13 @@ pub(super) async fn supervise(
         None if for_loss => Code::Lost.number(),
         None => end.code(),
     };
-    release(warden, guard, args.lease, for_loss).await;
+    release(Held { warden, names, guard }, args.lease, for_loss).await;
     Ok(code)
 }
 
 /// The command while it runs.
 struct Running<'a> {
+    names: &'a Names,
     guard: &'a Guard,
     command: &'a Command,
     watcher: &'a mut Watcher,
@@ -188,15 +198,16 @@ impl Running<'_> {
 
     /// Says what has changed about the lock (G8).
     fn tell(&mut self, state: State) {
-        let name = self.guard.name();
+        let locks = self.names.nouns();
+        let are = if self.names.are_several() { "are" } else { "is" };
         let before = std::mem::replace(&mut self.seen, state);
         match state {
             State::Held if matches!(before, State::AtRisk(_)) => {
-                say(format_args!("the lock {name} is safe again"));
+                say(format_args!("{locks} {are} safe again"));
             }
             State::Held => {}
-            State::AtRisk(risk) => say(format_args!("the lock {name} is at risk: {}", why(risk))),
-            State::Lost(loss) => say(Error::Lost { name: name.clone(), loss }),
+            State::AtRisk(risk) => say(format_args!("{locks} {are} at risk: {}", why(risk))),
+            State::Lost(loss) => say(self.names.lost(loss)),
         }
     }
 }
@@ -237,19 +248,24 @@ async fn end_group(command: Command, watcher: &mut Watcher) {
 }
 
 /// Releases the lock (C46). What fails here changes nothing about the command's exit code.
-async fn release(warden: &Warden, guard: Guard, lease: Duration, for_loss: bool) {
-    let name: Name = guard.name().clone();
+async fn release(held: Held<'_>, lease: Duration, for_loss: bool) {
+    let Held { warden, names, guard } = held;
     match guard.release().await {
         Ok(()) => {}
         // Told already.
         Err(Error::Lost { .. }) if for_loss => {}
-        Err(error @ Error::Lost { .. }) => say(format_args!("before the command ended: {error}")),
+        Err(Error::Lost { loss, .. }) => {
+            say(format_args!("before the command ended: {}", names.lost(loss)));
+        }
         Err(error @ Error::ReleasedOrLost { .. }) => say(error),
         Err(error) => {
             let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
             let within = span(lease_ms);
+            let it_ends = if names.are_several() { "they end" } else { "it ends" };
+            let themselves = if names.are_several() { "themselves" } else { "itself" };
             say(format_args!(
-                "the lock {name} could not be released: {error}; it ends by itself within {within}"
+                "{} could not be released: {error}; {it_ends} by {themselves} within {within}",
+                names.nouns()
             ));
             // Trying on would only keep the caller waiting.
             return;

@@ -316,7 +316,6 @@ impl Lock {
 
     /// The names, each once and in order, so that whoever asks for the same ones asks for the same.
     fn names(&self) -> Result<Names, Error> {
-        let most = limits::MOST_NAMES;
         let mut names: BTreeMap<Name, Mode> = BTreeMap::new();
         for (name, mode) in &self.names {
             let name = Name::new(name)?;
@@ -330,11 +329,7 @@ impl Lock {
                 return Err(Error::Invalid(text));
             }
         }
-        if names.len() > most {
-            let text =
-                format!("{} locks were asked for at once: at most {most} may be", names.len());
-            return Err(Error::Invalid(text));
-        }
+        limits::names(names.len())?;
         let modes: Arc<[Mode]> = match names.values().any(|mode| *mode != Mode::Exclusive) {
             true => names.values().copied().collect(),
             false => Arc::default(),

@@ -314,6 +314,7 @@ impl Reader {
                 alive: fields.int()? != 0,
                 waited_ms: fields.count()?,
                 left_ms: fields.maybe()?,
+                several: fields.int()? != 0,
                 party: self.party(&fields.text()?.0),
                 mode: fields.mode()?,
             });

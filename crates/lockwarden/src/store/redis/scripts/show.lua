@@ -31,6 +31,7 @@ local function show()
         add(subscribers(ticket.session) > 0 and 1 or 0)
         add(held_ms(ticket.since))
         add(left)
+        add(ticket.several and 1 or 0)
         add(ticket.party)
         add(mode_text(ticket.count, ticket.of))
         reply[counted] = reply[counted] + 1
