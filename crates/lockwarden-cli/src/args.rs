@@ -5,6 +5,7 @@ use crate::{
     exit,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lockwarden::Tag;
 use std::{ffi::OsString, time::Duration};
 
 /// Locks that hold across processes and machines.
@@ -75,6 +76,11 @@ pub(crate) struct RunArgs {
     /// What people read about this holder, in `lockwarden show` say; 256 bytes at most.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+    /// Tell people something more about this holder, in `lockwarden show` say. May be repeated.
+    ///
+    /// 16 tags at most; a key of 1 to 64 letters, digits and ._-, a value of 256 bytes at most, 1 KiB in all.
+    #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = tag, allow_hyphen_values = true)]
+    pub(crate) tags: Vec<Tag>,
     /// What becomes of the command when the lock is lost or about to be.
     #[arg(long, value_name = "WHAT", default_value = "term")]
     pub(crate) on_lost: OnLost,
@@ -88,6 +94,14 @@ pub(crate) struct RunArgs {
     /// The command and its arguments, passed on byte for byte, no shell in between.
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What stands behind `--tag`.
+fn tag(text: &str) -> Result<Tag, String> {
+    let Some((key, value)) = text.split_once('=') else {
+        return Err("a tag is KEY=VALUE".into());
+    };
+    Tag::new(key, value).map_err(|error| error.to_string())
 }
 
 /// What becomes of the command when the lock is lost.

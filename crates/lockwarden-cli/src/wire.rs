@@ -4,6 +4,7 @@
 use crate::output;
 use lockwarden::{HolderView, LockView, Name, Party, RecordView, TicketView};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What `ls --json` prints.
 #[derive(Debug, Serialize)]
@@ -58,6 +59,10 @@ pub(crate) struct HolderJson {
     /// It was revoked, and ends soon.
     pub(crate) revoked: Option<bool>,
     pub(crate) session: Option<String>,
+    /// Where in its program the acquire stands; null: not known.
+    pub(crate) site: Option<String>,
+    /// Its tags.
+    pub(crate) tags: Option<BTreeMap<String, String>>,
 }
 
 /// A waiter.
@@ -76,6 +81,9 @@ pub(crate) struct TicketJson {
     /// Its link to the store is up.
     pub(crate) alive: bool,
     pub(crate) session: String,
+    /// As a holder's.
+    pub(crate) site: Option<String>,
+    pub(crate) tags: BTreeMap<String, String>,
 }
 
 /// What `graph --json` prints.
@@ -107,6 +115,14 @@ pub(crate) struct WaitedJson {
 
 fn owner(party: &Party) -> Option<String> {
     Some(party.owner.to_string()).filter(|owner| !owner.is_empty())
+}
+
+fn site(party: &Party) -> Option<String> {
+    Some(party.site.to_string()).filter(|site| !site.is_empty())
+}
+
+fn tags(party: &Party) -> BTreeMap<String, String> {
+    party.tags.iter().map(|tag| (tag.key.to_string(), tag.value.to_string())).collect()
 }
 
 impl LockJson {
@@ -142,6 +158,8 @@ impl HolderJson {
             alive,
             revoked: record.map(|it| it.revoked),
             session: record.map(|it| it.session.to_string()),
+            site: record.and_then(|it| site(&it.party)),
+            tags: record.map(|it| tags(&it.party)),
         }
     }
 }
@@ -158,6 +176,8 @@ impl TicketJson {
             left_ms: ticket.left_ms,
             alive: ticket.alive,
             session: ticket.session.to_string(),
+            site: site(&ticket.party),
+            tags: tags(&ticket.party),
         }
     }
 }

@@ -99,11 +99,19 @@ fn c26_durations() {
         ("--grace", huge, "is too long"),
         ("--kill-after", "soon", "a number with a unit"),
         ("--on-lost", "ignore", "possible values: term, kill, warn"),
+        ("--tag", "job", "a tag is KEY=VALUE"),
+        ("--tag", "=nightly", "the key of a tag must be 1 to 64"),
+        ("--tag", "a b=c", "\"a b\""),
     ] {
         refused(&site, &texts(&["x", option, value]), 64, words);
     }
     let long = "x".repeat(257);
     refused(&site, &texts(&["x", "--label", &long]), 64, "a label may have 256 bytes at most");
+    refused(&site, &texts(&["x", "--tag", &format!("k={long}")]), 64, "that of \"k\" has 257");
+    let tags: Vec<String> = (0..17).map(|i| format!("--tag=k{i}=v")).collect();
+    let mut many = vec!["x"];
+    many.extend(tags.iter().map(String::as_str));
+    refused(&site, &texts(&many), 64, "16 tags at most; there are 17");
     // C25: the least wait is one that ends; none is one try.
     for wait in ["0s", "0ms", "0.1ms", "1ms"] {
         let began = Instant::now();

@@ -64,6 +64,8 @@ fn show_tells_the_holder_and_the_queue() {
             "alive",
             "revoked",
             "session",
+            "site",
+            "tags",
         ];
         assert_eq!(keys(held), expected.into());
         assert_eq!(held["pid"], holder.process.id());
@@ -76,8 +78,19 @@ fn show_tells_the_holder_and_the_queue() {
         assert!(held["fence"].as_u64().unwrap() > 0);
         assert_eq!((&held["alive"], &held["revoked"]), (&json!(true), &json!(false)));
         let queue = shown["queue"].as_array().unwrap();
-        let expected =
-            ["token", "label", "owner", "host", "pid", "waited_ms", "left_ms", "alive", "session"];
+        let expected = [
+            "token",
+            "label",
+            "owner",
+            "host",
+            "pid",
+            "waited_ms",
+            "left_ms",
+            "alive",
+            "session",
+            "site",
+            "tags",
+        ];
         assert_eq!(keys(&queue[0]), expected.into());
         assert_eq!(queue[0]["pid"], second.process.id());
         assert_eq!((&queue[0]["label"], &queue[1]["label"]), (&json!("second"), &json!("")));
@@ -125,6 +138,37 @@ fn a_party_is_said_in_one_way() {
         assert!(table.contains(&holds), "{table}");
         let busy = site.ran(&["run", "x", "--no-wait", "--", "true"]);
         assert!(busy.stderr.contains(&format!("held by {holds} for ")), "{busy:?}");
+        site.write("go");
+        for started in [holder, waiter] {
+            let ran = started.end();
+            assert_eq!(ran.code(), 0, "{ran:?}");
+        }
+    }
+}
+
+/// Tags are shown wherever holders and waiters are; a `run` has no site of its own.
+#[test]
+fn tags_are_shown() {
+    let (_server, sites) = sites();
+    for site in sites {
+        let tags = ["--tag", "job=nightly", "--tag", "note=a=b \u{e9}\n", "--tag", "job=hourly"];
+        let holder = hold(&site, &[&["x"][..], &tags].concat());
+        let waiter = site.run(&["x", "--tag", "empty="], "true");
+        site.await_queue("x", 1);
+        let held = json!({"job": "hourly", "note": "a=b \u{e9}\n"});
+        let shown = site.show("x");
+        let listed = site.ran(&["ls", "--json"]).json();
+        let graph = site.ran(&["graph", "--json"]).json();
+        for lock in [&shown, &listed["locks"][0], &graph["locks"][0]] {
+            let (holder, waiter) = (&lock["holder"], &lock["queue"][0]);
+            assert_eq!((&holder["tags"], &waiter["tags"]), (&held, &json!({"empty": ""})));
+            assert_eq!((&holder["site"], &waiter["site"]), (&json!(null), &json!(null)));
+        }
+        let words = site.ran(&["show", "x"]).text();
+        assert!(words.contains("tags     job=hourly note=\"a=b \u{e9}\\n\"\n"), "{words}");
+        assert!(words.contains("\n            tags empty=\"\"\n"), "{words}");
+        let words = site.ran(&["graph"]).text();
+        assert!(words.contains(") [job=hourly note=\"a=b \u{e9}\\n\"] for "), "{words}");
         site.write("go");
         for started in [holder, waiter] {
             let ran = started.end();

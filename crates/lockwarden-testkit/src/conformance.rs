@@ -13,10 +13,15 @@ use std::{
 };
 
 mod owners;
+mod parties;
 pub use owners::{
     a_deadlock_is_told_at_once, a_long_deadlock_is_spelled_out, a_lost_one_is_acquired_anew,
     an_owner_enters_again, no_deadlock_without_a_cycle, no_more_than_its_owner_has,
     parts_that_wait_at_once_hide_nothing,
+};
+
+pub use parties::{
+    acquires_of_one_place_share_their_party, bad_tags_are_refused, sites_and_tags_are_shown,
 };
 
 /// A store under test, empty at first.
@@ -49,7 +54,8 @@ macro_rules! conformance_tests {
             acquire_is_reusable, fence_floors, an_owner_enters_again, a_deadlock_is_told_at_once,
             a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle,
             parts_that_wait_at_once_hide_nothing, a_lost_one_is_acquired_anew,
-            no_more_than_its_owner_has, held_at_most);
+            no_more_than_its_owner_has, held_at_most, sites_and_tags_are_shown,
+            bad_tags_are_refused, acquires_of_one_place_share_their_party);
     };
     (@ $make:expr; $($case:ident),*) => {
         $(

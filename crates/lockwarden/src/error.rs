@@ -6,7 +6,7 @@ use lockwarden_core::{
     keeper::Loss,
     limits::OutOfRange,
     name::InvalidName,
-    party::Party,
+    party::{InvalidTag, Party},
 };
 use std::{fmt, time::Duration};
 use thiserror::Error;
@@ -160,6 +160,12 @@ impl From<InvalidName> for Error {
     }
 }
 
+impl From<InvalidTag> for Error {
+    fn from(invalid: InvalidTag) -> Error {
+        Error::Invalid(invalid.to_string())
+    }
+}
+
 impl From<OutOfRange> for Error {
     fn from(range: OutOfRange) -> Error {
         Error::Invalid(range.to_string())
@@ -204,6 +210,9 @@ impl fmt::Display for Cycle<'_> {
     }
 }
 
+/// Sites up to this length are told in errors, which are one line.
+const SHORT_SITE_BYTES: usize = 80;
+
 /// A party in words, and a space.
 fn who(party: &Party) -> String {
     let pid = party.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
@@ -212,6 +221,9 @@ fn who(party: &Party) -> String {
         text += &format!("{} ", party.label.escape_debug());
     }
     text += &format!("(host {}, pid {pid}) ", party.host.escape_debug());
+    if (1..=SHORT_SITE_BYTES).contains(&party.site.len()) {
+        text += &format!("at {} ", party.site.escape_debug());
+    }
     text
 }
 

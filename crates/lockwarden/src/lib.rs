@@ -31,7 +31,7 @@ pub use lockwarden_core::{
     command::{Absence, CycleStep, HolderView, LockView, Reason, RecordView, Refusal, TicketView},
     keeper::{Loss, Risk, State},
     limits, name,
-    party::{Party, Process},
+    party::{InvalidTag, Party, Process, Tag},
 };
 pub use order::OrderWatch;
 pub use warden::{Guard, Lock, Settings, Waiting, Warden};

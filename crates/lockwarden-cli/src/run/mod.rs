@@ -22,7 +22,7 @@ use crate::{
     settings,
 };
 use command::{Command, Plan};
-use lockwarden::{Error, Guard, Name, Settings, Warden, process, store::url::StoreUrl};
+use lockwarden::{Error, Guard, Lock, Name, Settings, Tag, Warden, process, store::url::StoreUrl};
 use progress::Progress;
 use rustix::process::Signal;
 use signals::Signals;
@@ -131,7 +131,11 @@ impl Run<'_> {
             .lock(self.name.as_str())
             .lease(self.args.lease)
             .grace(self.args.grace)
-            .report_to(report);
+            .report_to(report)
+            // Ours says nothing about the command.
+            .site("");
+        let tagged = |lock: Lock, tag: &Tag| lock.tag(&tag.key, &tag.value);
+        let lock = self.args.tags.iter().fold(lock, tagged);
         let lock = match self.args.at_most {
             Some(most) => lock.hold_at_most(most),
             None => lock,

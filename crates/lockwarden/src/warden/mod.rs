@@ -41,12 +41,14 @@ use lockwarden_core::{
     Command, Name, Reply, Rules, Token,
     command::LockView,
     name,
-    party::{Party, Process},
+    party::{self, Party, Process},
 };
 use state::State;
 use std::{
+    collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    panic::Location,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -85,6 +87,9 @@ pub(crate) struct Shared {
     inbox: Mutex<Inbox>,
     store: Arc<dyn Store>,
     party: Arc<Party>,
+    /// The party of each place that acquires, by the address of its location. A program has so many of them and no
+    /// more; all that is acquired at one place shares its party, in memory and in each call of the store.
+    parties: RwLock<HashMap<usize, Arc<Party>>>,
     order_watch: Option<OrderWatch>,
     /// Of the process that connected ([`fork::generation`]): a forked child holds nothing (R24).
     generation: u32,
@@ -169,7 +174,8 @@ impl Settings {
         }
         let host = process::hostname();
         let (owner, processes) = (owner.into(), processes.into());
-        let party = Arc::new(Party { owner, label, host, processes });
+        let (site, tags) = (Arc::default(), Arc::default());
+        let party = Arc::new(Party { owner, label, host, processes, site, tags });
         let session = random::session_id()?;
         let link = store.connect(&session, false).await?;
         let watches = store.watches_processes() && !self.no_process_watch;
@@ -181,6 +187,7 @@ impl Settings {
             inbox: Mutex::default(),
             store,
             party,
+            parties: RwLock::default(),
             order_watch: self.order_watch,
             generation: fork::generation(),
         });
@@ -330,6 +337,24 @@ impl Shared {
             waker.wake();
         }
         Ok(result)
+    }
+
+    /// Our party, as it acquires at this place.
+    fn party_at(&self, site: &'static Location<'static>) -> Result<Arc<Party>, Error> {
+        if !self.is_ours() {
+            return Err(Error::Closed);
+        }
+        let key = std::ptr::from_ref(site).addr();
+        // Nothing panics while they are locked.
+        let known = self.parties.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(party) = known.get(&key) {
+            return Ok(party.clone());
+        }
+        drop(known);
+        let site = party::site(&format!("{}:{}", site.file(), site.line()));
+        let party = Arc::new(Party { site, ..(*self.party).clone() });
+        let mut known = self.parties.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(known.entry(key).or_insert(party).clone())
     }
 
     /// The state, for a call of a user: refused in a forked child.

@@ -265,6 +265,12 @@ pub fn party_of(owner: &str, label: &str) -> Arc<Party> {
         label: label.into(),
         host: "höst".into(),
         processes: [process].into(),
+        // Some have these, and some have not.
+        site: if owner.is_empty() { "".into() } else { "src/höst.rs:7".into() },
+        tags: match label {
+            "a" => lockwarden_core::party::tags([("task", "7\n")]).unwrap(),
+            _ => Arc::default(),
+        },
     })
 }
 

@@ -10,7 +10,7 @@
 use lockwarden_core::{
     Epoch, Message, Name, Run, SessionId, Token,
     command::{HolderView, RecordView},
-    party::{Party, Process},
+    party::{Party, Process, Tag},
     table::{Key, Lock, Record, Request, Ticket},
 };
 use std::{collections::HashMap, hash::Hash, sync::Arc};
@@ -228,7 +228,7 @@ impl Writer {
             |out| &mut out.parties,
             party,
             |out, party| {
-                let Party { owner, label, host, processes } = &**party;
+                let Party { owner, label, host, processes, site, tags } = &**party;
                 out.text(owner);
                 out.text(label);
                 out.text(host);
@@ -237,6 +237,12 @@ impl Writer {
                     out.text(namespace);
                     out.number(u64::from(*pid));
                     out.number(*start);
+                }
+                out.text(site);
+                out.number(tags.len() as u64);
+                for Tag { key, value } in &**tags {
+                    out.text(key);
+                    out.text(value);
                 }
             },
         );
@@ -409,7 +415,15 @@ impl<'a> Reader<'a> {
                         start: input.number()?,
                     });
                 }
-                Ok(Arc::new(Party { owner, label, host, processes: processes.into() }))
+                let processes = processes.into();
+                let site = input.text()?.into();
+                let count = input.count()?;
+                let mut tags = Vec::with_capacity(count);
+                for _ in 0..count {
+                    tags.push(Tag { key: input.text()?.into(), value: input.text()?.into() });
+                }
+                let tags = tags.into();
+                Ok(Arc::new(Party { owner, label, host, processes, site, tags }))
             },
         )
     }
