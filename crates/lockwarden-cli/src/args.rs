@@ -32,6 +32,7 @@ pub(crate) enum Command {
     Show(ShowArgs),
     Graph(GraphArgs),
     Revoke(RevokeArgs),
+    Recall(RecallArgs),
     Wait(WaitArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
@@ -84,6 +85,9 @@ pub(crate) struct RunArgs {
     /// What becomes of the command when the lock is lost or about to be.
     #[arg(long, value_name = "WHAT", default_value = "term")]
     pub(crate) on_lost: OnLost,
+    /// What becomes of the command when someone asks for the lock (`lockwarden recall`).
+    #[arg(long, value_name = "WHAT", default_value = "ignore")]
+    pub(crate) on_recall: OnRecall,
     /// How long the command may take to end after SIGTERM reached it through us.
     #[arg(long, value_name = "DUR", value_parser = duration::any, default_value = "10s")]
     #[arg(allow_hyphen_values = true)]
@@ -113,6 +117,15 @@ pub(crate) enum OnLost {
     Kill,
     /// Say so on stderr, and let it run.
     Warn,
+}
+
+/// What becomes of the command when someone asks for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnRecall {
+    /// Say so on stderr, and let it run.
+    Ignore,
+    /// SIGTERM, and SIGKILL when --kill-after is over.
+    Term,
 }
 
 /// List the locks that are held or waited for, by name.
@@ -167,6 +180,22 @@ pub(crate) struct RevokeArgs {
     /// Let it end within 3 s, so that the holder stops believing before anyone else is granted.
     #[arg(long)]
     pub(crate) delayed: bool,
+    /// One JSON object instead of words.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Ask the holder of a lock to give it up. Nothing else changes: the holder decides.
+///
+/// A program hears it if it listens (`Guard::recalled`); `lockwarden run` does what its --on-recall
+/// says. What is told may be lost, so whoever still wants the lock asks again.
+#[derive(Debug, Args)]
+pub(crate) struct RecallArgs {
+    /// The lock.
+    pub(crate) name: OsString,
+    /// Only the holder with this token, as `lockwarden show` prints it; else whoever holds it now.
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub(crate) token: Option<OsString>,
     /// One JSON object instead of words.
     #[arg(long)]
     pub(crate) json: bool,

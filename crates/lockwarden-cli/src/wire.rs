@@ -105,6 +105,16 @@ pub(crate) struct RevokedJson {
     pub(crate) ends_in_ms: u64,
 }
 
+/// What `recall --json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct RecalledJson {
+    pub(crate) name: String,
+    /// Its holder is asked; it decides.
+    pub(crate) recalled: bool,
+    /// The holder's.
+    pub(crate) token: String,
+}
+
 /// What `wait --json` prints.
 #[derive(Debug, Serialize)]
 pub(crate) struct WaitedJson {

@@ -53,6 +53,8 @@ fn c27_names() {
         }
         assert_eq!(site.ran(&["revoke", "", "--token", "t"]).code(), 64);
         assert_eq!(site.ran(&["revoke", "x", "--token", ""]).code(), 64);
+        assert_eq!(site.ran(&["recall", ""]).code(), 64);
+        assert_eq!(site.ran(&["recall", "x", "--token", ""]).code(), 64);
         // These are names, and each is its own.
         for name in
             ["{", "}{", "{}", "{a}b", "a{b}{c}", "line\nbreak", "ключ-日本-🔒", " ", "--wait"]
@@ -99,6 +101,7 @@ fn c26_durations() {
         ("--grace", huge, "is too long"),
         ("--kill-after", "soon", "a number with a unit"),
         ("--on-lost", "ignore", "possible values: term, kill, warn"),
+        ("--on-recall", "kill", "possible values: ignore, term"),
         ("--tag", "job", "a tag is KEY=VALUE"),
         ("--tag", "=nightly", "the key of a tag must be 1 to 64"),
         ("--tag", "a b=c", "\"a b\""),
@@ -135,6 +138,7 @@ fn usage_errors_have_one_code() {
         &["show"],
         &["show", "x", "y"],
         &["revoke", "x"],
+        &["recall"],
         &["completions", "csh"],
         &["man", "nonsense"],
     ] {

@@ -1,4 +1,4 @@
-//! `ls`, `show`, `revoke`, `wait`, `completions`, `man`; and their JSON (C66).
+//! `ls`, `show`, `revoke`, `recall`, `wait`, `completions`, `man`; and their JSON (C66).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
@@ -304,6 +304,66 @@ fn revoke_hurts_only_the_holder_that_is_named() {
         let revoked = site.ran(&["revoke", "x", "--json", "--token", &token]).json();
         assert_eq!(revoked["ends_in_ms"], 0);
         assert_eq!(holder.end().code(), 74);
+    }
+}
+
+/// Whoever holds the lock is asked, and decides; another one is not.
+#[test]
+fn recall_asks_the_holder() {
+    let (server, sites) = sites();
+    for site in &sites {
+        let free = site.ran(&["recall", "x"]);
+        assert_eq!(free.code(), 1, "{free:?}");
+        assert!(free.stderr.contains("nobody was asked"), "{free:?}");
+        let holder = hold(site, &["x"]);
+        let ran = site.ran(&["recall", "x", "--token", "another"]);
+        assert_eq!(ran.code(), 1, "{ran:?}");
+        let token = site.show("x")["holder"]["token"].as_str().unwrap().to_owned();
+        let expected = json!({"name": "x", "recalled": true, "token": token});
+        assert_eq!(site.ran(&["recall", "x", "--json"]).json(), expected);
+        assert_eq!(site.ran(&["recall", "x", "--json", "--token", &token]).json(), expected);
+        let ran = site.ran(&["recall", "x"]);
+        assert_eq!((ran.code(), ran.stdout.len()), (0, 0), "{ran:?}");
+        assert!(ran.stderr.contains("the holder of the lock x is asked"), "{ran:?}");
+        // It goes on, and says who asked.
+        assert_eq!(site.show("x")["holder"]["token"], token.as_str());
+        site.write("go");
+        let ran = holder.end();
+        assert_eq!(ran.code(), 0, "{ran:?}");
+        assert!(ran.stderr.contains("the lock x is asked for by (host "), "{ran:?}");
+        assert!(site.is_free("x"));
+    }
+    server.cmd(&["SET", "theirs", "value"]);
+    for args in [&["recall", "theirs"][..], &["recall", "theirs", "--token", "value"]] {
+        let ran = sites[1].ran(args);
+        assert_eq!(ran.code(), 1, "{ran:?}");
+        assert!(ran.stderr.contains("another kind of client, which cannot be asked"), "{ran:?}");
+    }
+}
+
+/// `--on-recall=term`: the command is told to end, as by any SIGTERM through us, and the next one has the lock.
+#[test]
+fn a_recalled_command_ends() {
+    let (_server, sites) = sites();
+    for site in &sites {
+        let script = "trap 'echo > heard; exit 5' TERM; echo > ready; while :; do sleep 0.01; done";
+        let runner = site.running(&["x", "--on-recall", "term"], script);
+        let next = site.run(&["x"], "true");
+        site.await_queue("x", 1);
+        assert_eq!(site.ran(&["recall", "x"]).code(), 0);
+        let ran = runner.end();
+        assert_eq!(ran.code(), 5, "the command's own: {ran:?}");
+        assert!(site.has("heard"));
+        assert!(ran.stderr.contains("told to end (SIGTERM)"), "{ran:?}");
+        assert_eq!(next.end().code(), 0);
+        // A stubborn one is killed.
+        site.remove("ready");
+        let options = ["x", "--on-recall", "term", "--kill-after", "100ms"];
+        let script = "trap '' TERM; echo > ready; while :; do sleep 0.01; done";
+        let runner = site.running(&options, script);
+        assert_eq!(site.ran(&["recall", "x"]).code(), 0);
+        assert_eq!(runner.end().code(), 137);
+        eventually(SOON, || site.is_free("x"));
     }
 }
 

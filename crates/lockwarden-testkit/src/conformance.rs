@@ -14,6 +14,7 @@ use std::{
 
 mod owners;
 mod parties;
+mod recall;
 pub use owners::{
     a_deadlock_is_told_at_once, a_long_deadlock_is_spelled_out, a_lost_one_is_acquired_anew,
     an_owner_enters_again, no_deadlock_without_a_cycle, no_more_than_its_owner_has,
@@ -22,6 +23,11 @@ pub use owners::{
 
 pub use parties::{
     acquires_of_one_place_share_their_party, bad_tags_are_refused, sites_and_tags_are_shown,
+};
+
+pub use recall::{
+    a_recall_changes_nothing, a_recall_hurts_only_the_holder_that_is_named,
+    a_recall_is_for_the_guards_that_are, a_recall_reaches_the_holder,
 };
 
 /// A store under test, empty at first.
@@ -55,7 +61,9 @@ macro_rules! conformance_tests {
             a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle,
             parts_that_wait_at_once_hide_nothing, a_lost_one_is_acquired_anew,
             no_more_than_its_owner_has, held_at_most, sites_and_tags_are_shown,
-            bad_tags_are_refused, acquires_of_one_place_share_their_party);
+            bad_tags_are_refused, acquires_of_one_place_share_their_party,
+            a_recall_reaches_the_holder, a_recall_changes_nothing, a_recall_is_for_the_guards_that_are,
+            a_recall_hurts_only_the_holder_that_is_named);
     };
     (@ $make:expr; $($case:ident),*) => {
         $(

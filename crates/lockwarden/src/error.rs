@@ -70,6 +70,12 @@ pub enum Error {
         /// What happened.
         loss: Loss,
     },
+    /// A foreign client holds the lock: it has no session that could be asked.
+    #[error("the lock {name} is held by another kind of client, which cannot be asked for it")]
+    Foreign {
+        /// The lock.
+        name: Name,
+    },
     /// A release was sent more than once, and the lock is not there: an earlier one may have
     /// worked, or the lock was lost before it (R31).
     #[error("the lock {name} was released or lost: the store does not have it any more")]
@@ -99,6 +105,7 @@ impl Error {
             Error::TooDeep { .. } => "too_deep",
             Error::Guarded { .. } => "guarded",
             Error::Lost { .. } => "lost",
+            Error::Foreign { .. } => "foreign",
             Error::ReleasedOrLost { .. } => "released_or_lost",
             Error::Store(StoreError::Unavailable { .. }) => "unavailable",
             Error::Store(StoreError::Denied { .. }) => "denied",

@@ -15,6 +15,7 @@ fn errors() -> Vec<Error> {
         Error::Lost { name: name.clone(), loss: Loss::LeaseEnded },
         Error::ReleasedOrLost { name: name.clone() },
         Error::Deadlock { name: name.clone(), cycle: Vec::new() },
+        Error::Foreign { name: name.clone() },
         Error::TooDeep { name, most: 1_000 },
         unavailable(Trouble::Unreachable, Effect::NotApplied),
         unavailable(Trouble::Disconnected, Effect::Unknown),
@@ -32,6 +33,7 @@ fn errors() -> Vec<Error> {
             | Error::ReleasedOrLost { .. }
             | Error::Deadlock { .. }
             | Error::TooDeep { .. }
+            | Error::Foreign { .. }
             | Error::Store(
                 StoreError::Unavailable { .. }
                 | StoreError::Denied { .. }

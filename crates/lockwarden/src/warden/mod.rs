@@ -262,6 +262,27 @@ impl Warden {
         }
     }
 
+    /// Asks the holder with this token to give the lock up. It hears who asks ([`Guard::recalled`]), and decides;
+    /// nothing else changes. That it was asked does not say that it heard it, for what is told may be lost: whoever
+    /// still wants the lock asks again.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if nobody holds it with this token; [`Error::Foreign`] if the holder is another kind of client,
+    /// which cannot be asked.
+    pub async fn recall(&self, name: &str, token: &Token) -> Result<(), Error> {
+        let name = Name::new(name)?;
+        let (token, by) = (token.clone(), self.shared.party.clone());
+        match self.ask(Command::Recall { name: name.clone(), token, by }).await? {
+            Reply::Recalled => Ok(()),
+            Reply::Foreign => Err(Error::Foreign { name }),
+            Reply::NotHeld(absence) => {
+                let loss = lockwarden_core::keeper::Loss::NotHeld(absence);
+                Err(Error::Lost { name, loss })
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// One page of the names that hold anything, from `cursor` on (0: the first page).
     pub async fn page(&self, cursor: u64, foreign: bool) -> Result<Page, Error> {
         let receiver = self.shared.ours()?.list(cursor, foreign);

@@ -316,6 +316,10 @@ pub fn revoke(lock: &str, by: &str, delayed: bool) -> Command {
     Command::Revoke { name: name(lock), token: token(by), session: None, delayed }
 }
 
+pub fn recall(lock: &str, by: &str) -> Command {
+    Command::Recall { name: name(lock), token: token(by), by: party("operator") }
+}
+
 pub fn show(lock: &str) -> Command {
     Command::Show { name: name(lock) }
 }

@@ -103,6 +103,7 @@ const GRANT: u64 = 1;
 const FIRST: u64 = 2;
 const ASKING: u64 = 3;
 const REVOKED: u64 = 4;
+const RECALL: u64 = 5;
 
 /// A message as bytes.
 pub(super) fn message_to_bytes(message: &Message) -> Vec<u8> {
@@ -134,6 +135,12 @@ pub(super) fn message_to_bytes(message: &Message) -> Vec<u8> {
             out.token(token);
             out.number(*after_ms);
         }
+        Message::Recall { name, token, by } => {
+            out.number(RECALL);
+            out.text(name.as_str());
+            out.token(token);
+            out.party(by);
+        }
     }
     out.bytes
 }
@@ -156,6 +163,7 @@ pub(super) fn message_from_bytes(bytes: &[u8]) -> Read<Message> {
         FIRST => Message::First { name, token, holder: Box::new(input.holder()?) },
         ASKING => Message::Asking { name, token },
         REVOKED => Message::Revoked { name, token, after_ms: input.number()? },
+        RECALL => Message::Recall { name, token, by: input.party()? },
         _ => return Err(Damaged),
     };
     input.end()?;

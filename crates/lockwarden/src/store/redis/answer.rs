@@ -89,6 +89,10 @@ codes! {
         /// Rest of the guard (ms), position (-1: none), which of the locks is kept for another, the number of
         /// holders; for each of them which lock, [`Holder`].
         RefusedSeveral = 27 "REFUSED_SEVERAL",
+        /// Nothing.
+        Recalled = 40 "RECALLED",
+        /// Nothing.
+        HeldByForeign = 41 "HELD_BY_FOREIGN",
     }
 }
 
@@ -249,6 +253,8 @@ impl Reader {
             }
             Code::Published => return Ok(None),
             Code::Shown => Reply::Shown(Box::new(self.shown(fields)?)),
+            Code::Recalled => Reply::Recalled,
+            Code::HeldByForeign => Reply::Foreign,
             Code::Unsubscribed => Reply::Unsubscribed,
             Code::More => Reply::More,
             Code::FloorAhead => Reply::FloorAhead { now_us },

@@ -124,6 +124,11 @@ fn message() -> impl Strategy<Value = Message> {
             holder
         }),
         (name(), token()).prop_map(|(name, token)| Message::Asking { name, token }),
+        (name(), token(), party()).prop_map(|(name, token, by)| Message::Recall {
+            name,
+            token,
+            by
+        }),
         (name(), token(), any::<u64>()).prop_map(|(name, token, after_ms)| Message::Revoked {
             name,
             token,
