@@ -5,6 +5,7 @@ use crate::{
     exit,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lockwarden::Tag;
 use std::{ffi::OsString, time::Duration};
 
 mod stress;
@@ -35,6 +36,7 @@ pub(crate) enum Command {
     Show(ShowArgs),
     Graph(GraphArgs),
     Revoke(RevokeArgs),
+    Recall(RecallArgs),
     Wait(WaitArgs),
     Stress(StressArgs),
     Completions(CompletionsArgs),
@@ -83,9 +85,17 @@ pub(crate) struct RunArgs {
     /// What people read about this holder, in `lockwarden show` say; 256 bytes at most.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+    /// Tell people something more about this holder, in `lockwarden show` say. May be repeated.
+    ///
+    /// 16 tags at most; a key of 1 to 64 letters, digits and ._-, a value of 256 bytes at most, 1 KiB in all.
+    #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = tag, allow_hyphen_values = true)]
+    pub(crate) tags: Vec<Tag>,
     /// What becomes of the command when the lock is lost or about to be.
     #[arg(long, value_name = "WHAT", default_value = "term")]
     pub(crate) on_lost: OnLost,
+    /// What becomes of the command when someone asks for the lock (`lockwarden recall`).
+    #[arg(long, value_name = "WHAT", default_value = "ignore")]
+    pub(crate) on_recall: OnRecall,
     /// How long the command may take to end after SIGTERM reached it through us.
     #[arg(long, value_name = "DUR", value_parser = duration::any, default_value = "10s")]
     #[arg(allow_hyphen_values = true)]
@@ -98,6 +108,14 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
+/// What stands behind `--tag`.
+fn tag(text: &str) -> Result<Tag, String> {
+    let Some((key, value)) = text.split_once('=') else {
+        return Err("a tag is KEY=VALUE".into());
+    };
+    Tag::new(key, value).map_err(|error| error.to_string())
+}
+
 /// What becomes of the command when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
@@ -107,6 +125,15 @@ pub(crate) enum OnLost {
     Kill,
     /// Say so on stderr, and let it run.
     Warn,
+}
+
+/// What becomes of the command when someone asks for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnRecall {
+    /// Say so on stderr, and let it run.
+    Ignore,
+    /// SIGTERM, and SIGKILL when --kill-after is over.
+    Term,
 }
 
 /// List the locks that are held or waited for, by name.
@@ -161,6 +188,22 @@ pub(crate) struct RevokeArgs {
     /// Let it end within 3 s, so that the holder stops believing before anyone else is granted.
     #[arg(long)]
     pub(crate) delayed: bool,
+    /// One JSON object instead of words.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Ask the holder of a lock to give it up. Nothing else changes: the holder decides.
+///
+/// A program hears it if it listens (`Guard::recalled`); `lockwarden run` does what its --on-recall
+/// says. What is told may be lost, so whoever still wants the lock asks again.
+#[derive(Debug, Args)]
+pub(crate) struct RecallArgs {
+    /// The lock.
+    pub(crate) name: OsString,
+    /// Only the holder with this token, as `lockwarden show` prints it; else whoever holds it now.
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub(crate) token: Option<OsString>,
     /// One JSON object instead of words.
     #[arg(long)]
     pub(crate) json: bool,

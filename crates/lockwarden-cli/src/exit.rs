@@ -5,7 +5,7 @@
 pub(crate) enum Code {
     /// All went well; `run` gives the command's own code.
     Ok,
-    /// `revoke`: nobody holds the lock with this token.
+    /// `revoke`, `recall`: nobody holds the lock with this token, or nobody who can be asked.
     NotHeld,
     /// A usage error, or a value that breaks its rule.
     Usage,
@@ -62,7 +62,9 @@ impl Code {
     const fn meaning(self) -> &'static str {
         match self {
             Code::Ok => "done; `run` exits with the command's own code, whatever it is",
-            Code::NotHeld => "revoke: nobody holds the lock with this token",
+            Code::NotHeld => {
+                "revoke, recall: nobody holds the lock with this token, or nobody who can be asked"
+            }
             Code::Usage => "usage error, or a value that breaks its rule",
             Code::Unavailable => "the store is unavailable or refuses us; the command did not run",
             Code::Violated => "stress: two held one lock at the same time",

@@ -20,6 +20,9 @@ pub(crate) enum Failure {
     /// The lock that was to be revoked is not held with that token.
     #[error("nothing was revoked: nobody holds the lock {name} with this token")]
     NotHeld { name: Name },
+    /// The lock that was to be recalled is not held, or not with that token.
+    #[error("nobody was asked: nobody holds the lock {name}, or not with this token")]
+    NotAsked { name: Name },
     /// The lock did not become free.
     #[error("the lock {name} is not free after {waited_ms} ms: {}", told(.holder.as_deref()))]
     NotFree { name: Name, waited_ms: u128, holder: Option<Box<lockwarden::HolderView>> },
@@ -46,7 +49,7 @@ impl Failure {
             Failure::Library(error) => of_library(error),
             Failure::Stress(error) => error.code(),
             Failure::Store(_) | Failure::NoSuchCommand(_) => Code::Usage,
-            Failure::NotHeld { .. } => Code::NotHeld,
+            Failure::NotHeld { .. } | Failure::NotAsked { .. } => Code::NotHeld,
             Failure::NotFree { .. } => Code::Busy,
             Failure::System { .. } => Code::System,
         }
@@ -59,6 +62,7 @@ pub(crate) fn of_library(error: &Error) -> Code {
         Error::Busy { .. } | Error::TimedOut { .. } | Error::Guarded { .. } => Code::Busy,
         Error::Lost { .. } | Error::ReleasedOrLost { .. } => Code::Lost,
         Error::Deadlock { .. } | Error::TooDeep { .. } => Code::Deadlock,
+        Error::Foreign { .. } => Code::NotHeld,
         Error::OtherMode { .. } | Error::Store(StoreError::Invalid { .. }) | Error::Invalid(_) => {
             Code::Usage
         }
@@ -104,6 +108,7 @@ mod tests {
                 asked: lockwarden::Mode::Shared,
                 in_use: lockwarden::Mode::Exclusive,
             },
+            Error::Foreign { name: name.clone() },
             Error::Guarded { name, left: Duration::ZERO },
             Error::Store(StoreError::Denied { place: place.clone(), detail: detail.clone() }),
             Error::Store(StoreError::Unavailable { place, trouble, detail, effect }),

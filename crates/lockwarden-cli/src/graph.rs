@@ -70,13 +70,15 @@ impl<'a> Party<'a> {
         let words = if holder.foreign {
             format!("another kind of client (value {})", escaped(&holder.token))
         } else {
-            output::party(holder.label.as_deref(), holder.host.as_deref(), holder.pid)
+            let party = output::party(holder.label.as_deref(), holder.host.as_deref(), holder.pid);
+            party + &more(holder.site.as_deref(), holder.tags.as_ref())
         };
         Party::new(holder.owner.as_deref(), &holder.token, words)
     }
 
     fn waiter(ticket: &'a TicketJson) -> Party<'a> {
-        let words = output::party(Some(&ticket.label), Some(&ticket.host), ticket.pid);
+        let party = output::party(Some(&ticket.label), Some(&ticket.host), ticket.pid);
+        let words = party + &more(ticket.site.as_deref(), Some(&ticket.tags));
         Party::new(ticket.owner.as_deref(), &ticket.token, words)
     }
 
@@ -84,6 +86,13 @@ impl<'a> Party<'a> {
         let kind = if owner.is_some() { "owner" } else { "token" };
         Party { id: owner.unwrap_or(token), kind, words }
     }
+}
+
+/// What else is known of a party: where it acquires, and its tags.
+fn more(site: Option<&str>, tags: Option<&BTreeMap<String, String>>) -> String {
+    let site = site.map_or_else(String::new, |site| format!(" at {}", escaped(site)));
+    let tags = tags.map(output::tags).filter(|tags| !tags.is_empty());
+    site + &tags.map_or_else(String::new, |tags| format!(" [{tags}]"))
 }
 
 /// Parties are boxes, locks are ellipses: an arrow from a party to a lock is a wait, one from a lock to a party

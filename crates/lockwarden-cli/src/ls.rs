@@ -75,5 +75,6 @@ fn who(holder: &HolderJson) -> String {
         (_, Some(false)) => ", link down",
         _ => "",
     };
-    party + state
+    let site = holder.site.as_deref().map(|site| format!(" at {}", output::escaped(site)));
+    party + &site.unwrap_or_default() + state
 }

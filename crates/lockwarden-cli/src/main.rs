@@ -14,6 +14,7 @@ mod listing;
 mod ls;
 mod man;
 mod output;
+mod recall;
 mod revoke;
 mod run;
 mod settings;
@@ -62,6 +63,7 @@ fn dispatch(cli: Cli) -> Result<i32, Failure> {
         Command::Show(args) => block_on(show::show(store.as_deref(), args)).map(done),
         Command::Graph(args) => block_on(graph::graph(store.as_deref(), args)).map(done),
         Command::Revoke(args) => block_on(revoke::revoke(store.as_deref(), args)).map(done),
+        Command::Recall(args) => block_on(recall::recall(store.as_deref(), args)).map(done),
         Command::Wait(args) => block_on(wait::wait(store.as_deref(), args)).map(done),
         Command::Stress(args) => stress::stress(store.as_deref(), args),
         Command::Completions(args) => completions::completions(&args).map(done),

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use serde::Serialize;
 use std::{
+    collections::BTreeMap,
     fmt::Display,
     io::{self, Write},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -45,6 +46,21 @@ pub(crate) fn party(label: Option<&str>, host: Option<&str>, pid: Option<u32>) -
     let label = label.filter(|it| !it.is_empty()).map_or_else(String::new, |it| escaped(it) + " ");
     let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
     format!("{label}(host {}, pid {pid})", escaped(host.unwrap_or("?")))
+}
+
+/// Tags in words: `attempt=2 job="a b"`. Empty: there are none. A value that is no plain word is quoted, so that it
+/// cannot look like another tag.
+pub(crate) fn tags(tags: &BTreeMap<String, String>) -> String {
+    let is_word = |text: &str| {
+        !text.is_empty()
+            && !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"')
+    };
+    let tag = |(key, value): (&String, &String)| {
+        let value = if is_word(value) { value.clone() } else { format!("{value:?}") };
+        // Another kind of program may have written a key that breaks its rule.
+        format!("{}={value}", escaped(key))
+    };
+    tags.iter().map(tag).collect::<Vec<_>>().join(" ")
 }
 
 /// A length of time for people: 0.3 s, 2 m 5 s, 3 h 20 m.
@@ -109,6 +125,14 @@ mod tests {
         assert_eq!(party(Some("nightly\n1"), Some("a"), Some(7)), "nightly\\n1 (host a, pid 7)");
         assert_eq!(party(Some(""), Some("a\r"), None), "(host a\\r, pid ?)");
         assert_eq!(party(None, None, None), "(host ?, pid ?)");
+    }
+
+    #[test]
+    fn tags_are_words() {
+        let given = [("a", "x"), ("b", "two words"), ("c", ""), ("d", "new\nline"), ("e", "é")];
+        let given = given.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        assert_eq!(tags(&given), r#"a=x b="two words" c="" d="new\nline" e=é"#);
+        assert_eq!(tags(&BTreeMap::new()), "");
     }
 
     #[test]

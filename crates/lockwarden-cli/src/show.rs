@@ -3,7 +3,7 @@
 use crate::{
     args::ShowArgs,
     failure::Failure,
-    output::{self, party, span, utc},
+    output::{self, escaped, party, span, tags, utc},
     settings,
     wire::{HolderJson, LockJson},
 };
@@ -49,6 +49,13 @@ fn words(name: &Name, lock: &LockJson) -> String {
             party(Some(&ticket.label), Some(&ticket.host), ticket.pid),
             span(ticket.waited_ms),
         );
+        let site = ticket.site.as_ref().map(|site| format!("at {}", escaped(site)));
+        let tags = Some(tags(&ticket.tags)).filter(|it| !it.is_empty());
+        let more: Vec<String> =
+            site.into_iter().chain(tags.map(|it| format!("tags {it}"))).collect();
+        if !more.is_empty() {
+            let _ = writeln!(text, "            {}", more.join("; "));
+        }
     }
     text
 }
@@ -68,6 +75,12 @@ fn holder_words(holder: &HolderJson) -> String {
         };
         line("state", state.into());
         line("holder", party(holder.label.as_deref(), holder.host.as_deref(), holder.pid));
+        if let Some(site) = &holder.site {
+            line("site", escaped(site));
+        }
+        if let Some(held) = holder.tags.as_ref().filter(|held| !held.is_empty()) {
+            line("tags", tags(held));
+        }
     }
     if let (Some(since_unix_ms), Some(held_ms)) = (holder.since_unix_ms, holder.held_ms) {
         line("since", format!("{} ({})", utc(since_unix_ms), span(held_ms)));

@@ -4,6 +4,7 @@
 use crate::{output, stress::Sequence};
 use lockwarden::{HolderView, LockView, Name, Party, RecordView, TicketView};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What `ls --json` prints.
 #[derive(Debug, Serialize)]
@@ -58,6 +59,10 @@ pub(crate) struct HolderJson {
     /// It was revoked, and ends soon.
     pub(crate) revoked: Option<bool>,
     pub(crate) session: Option<String>,
+    /// Where in its program the acquire stands; null: not known.
+    pub(crate) site: Option<String>,
+    /// Its tags.
+    pub(crate) tags: Option<BTreeMap<String, String>>,
 }
 
 /// A waiter.
@@ -78,6 +83,9 @@ pub(crate) struct TicketJson {
     /// Its link to the store is up.
     pub(crate) alive: bool,
     pub(crate) session: String,
+    /// As a holder's.
+    pub(crate) site: Option<String>,
+    pub(crate) tags: BTreeMap<String, String>,
 }
 
 /// What `graph --json` prints.
@@ -97,6 +105,16 @@ pub(crate) struct RevokedJson {
     pub(crate) revoked: bool,
     /// In how many ms the lock ends; 0: it has.
     pub(crate) ends_in_ms: u64,
+}
+
+/// What `recall --json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct RecalledJson {
+    pub(crate) name: String,
+    /// Its holder is asked; it decides.
+    pub(crate) recalled: bool,
+    /// The holder's.
+    pub(crate) token: String,
 }
 
 /// What `wait --json` prints.
@@ -189,6 +207,14 @@ fn owner(party: &Party) -> Option<String> {
     Some(party.owner.to_string()).filter(|owner| !owner.is_empty())
 }
 
+fn site(party: &Party) -> Option<String> {
+    Some(party.site.to_string()).filter(|site| !site.is_empty())
+}
+
+fn tags(party: &Party) -> BTreeMap<String, String> {
+    party.tags.iter().map(|tag| (tag.key.to_string(), tag.value.to_string())).collect()
+}
+
 impl LockJson {
     /// Nobody holds it, and the first in its queue waits for other locks, too: so it may stay, kept for that one or
     /// not.
@@ -228,6 +254,8 @@ impl HolderJson {
             alive,
             revoked: record.map(|it| it.revoked),
             session: record.map(|it| it.session.to_string()),
+            site: record.and_then(|it| site(&it.party)),
+            tags: record.map(|it| tags(&it.party)),
         }
     }
 }
@@ -245,6 +273,8 @@ impl TicketJson {
             several: ticket.several,
             alive: ticket.alive,
             session: ticket.session.to_string(),
+            site: site(&ticket.party),
+            tags: tags(&ticket.party),
         }
     }
 }

@@ -59,6 +59,8 @@ fn c27_names() {
         }
         assert_eq!(site.ran(&["revoke", "", "--token", "t"]).code(), 64);
         assert_eq!(site.ran(&["revoke", "x", "--token", ""]).code(), 64);
+        assert_eq!(site.ran(&["recall", ""]).code(), 64);
+        assert_eq!(site.ran(&["recall", "x", "--token", ""]).code(), 64);
         // These are names, and each is its own.
         for name in
             ["{", "}{", "{}", "{a}b", "a{b}{c}", "line\nbreak", "ключ-日本-🔒", " ", "--wait"]
@@ -105,11 +107,20 @@ fn c26_durations() {
         ("--grace", huge, "is too long"),
         ("--kill-after", "soon", "a number with a unit"),
         ("--on-lost", "ignore", "possible values: term, kill, warn"),
+        ("--on-recall", "kill", "possible values: ignore, term"),
+        ("--tag", "job", "a tag is KEY=VALUE"),
+        ("--tag", "=nightly", "the key of a tag must be 1 to 64"),
+        ("--tag", "a b=c", "\"a b\""),
     ] {
         refused(&site, &texts(&["x", option, value]), 64, words);
     }
     let long = "x".repeat(257);
     refused(&site, &texts(&["x", "--label", &long]), 64, "a label may have 256 bytes at most");
+    refused(&site, &texts(&["x", "--tag", &format!("k={long}")]), 64, "that of \"k\" has 257");
+    let tags: Vec<String> = (0..17).map(|i| format!("--tag=k{i}=v")).collect();
+    let mut many = vec!["x"];
+    many.extend(tags.iter().map(String::as_str));
+    refused(&site, &texts(&many), 64, "16 tags at most; there are 17");
     // C25: the least wait is one that ends; none is one try.
     for wait in ["0s", "0ms", "0.1ms", "1ms"] {
         let began = Instant::now();
@@ -135,6 +146,7 @@ fn usage_errors_have_one_code() {
         &["show"],
         &["show", "x", "y"],
         &["revoke", "x"],
+        &["recall"],
         &["completions", "csh"],
         &["man", "nonsense"],
     ] {

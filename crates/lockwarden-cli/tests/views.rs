@@ -1,4 +1,4 @@
-//! `ls`, `show`, `revoke`, `wait`, `completions`, `man`; and their JSON (C66).
+//! `ls`, `show`, `revoke`, `recall`, `wait`, `completions`, `man`; and their JSON (C66).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
@@ -64,6 +64,8 @@ fn show_tells_the_holder_and_the_queue() {
             "alive",
             "revoked",
             "session",
+            "site",
+            "tags",
         ];
         assert_eq!(keys(held), expected.into());
         assert_eq!(held["pid"], holder.process.id());
@@ -87,6 +89,8 @@ fn show_tells_the_holder_and_the_queue() {
             "several",
             "alive",
             "session",
+            "site",
+            "tags",
         ];
         assert_eq!(keys(&queue[0]), expected.into());
         assert_eq!(queue[0]["pid"], second.process.id());
@@ -135,6 +139,37 @@ fn a_party_is_said_in_one_way() {
         assert!(table.contains(&holds), "{table}");
         let busy = site.ran(&["run", "x", "--no-wait", "--", "true"]);
         assert!(busy.stderr.contains(&format!("held by {holds} for ")), "{busy:?}");
+        site.write("go");
+        for started in [holder, waiter] {
+            let ran = started.end();
+            assert_eq!(ran.code(), 0, "{ran:?}");
+        }
+    }
+}
+
+/// Tags are shown wherever holders and waiters are; a `run` has no site of its own.
+#[test]
+fn tags_are_shown() {
+    let (_server, sites) = sites();
+    for site in sites {
+        let tags = ["--tag", "job=nightly", "--tag", "note=a=b \u{e9}\n", "--tag", "job=hourly"];
+        let holder = hold(&site, &[&["x"][..], &tags].concat());
+        let waiter = site.run(&["x", "--tag", "empty="], "true");
+        site.await_queue("x", 1);
+        let held = json!({"job": "hourly", "note": "a=b \u{e9}\n"});
+        let shown = site.show("x");
+        let listed = site.ran(&["ls", "--json"]).json();
+        let graph = site.ran(&["graph", "--json"]).json();
+        for lock in [&shown, &listed["locks"][0], &graph["locks"][0]] {
+            let (holder, waiter) = (&lock["holder"], &lock["queue"][0]);
+            assert_eq!((&holder["tags"], &waiter["tags"]), (&held, &json!({"empty": ""})));
+            assert_eq!((&holder["site"], &waiter["site"]), (&json!(null), &json!(null)));
+        }
+        let words = site.ran(&["show", "x"]).text();
+        assert!(words.contains("tags     job=hourly note=\"a=b \u{e9}\\n\"\n"), "{words}");
+        assert!(words.contains("\n            tags empty=\"\"\n"), "{words}");
+        let words = site.ran(&["graph"]).text();
+        assert!(words.contains(") [job=hourly note=\"a=b \u{e9}\\n\"] for "), "{words}");
         site.write("go");
         for started in [holder, waiter] {
             let ran = started.end();
@@ -270,6 +305,66 @@ fn revoke_hurts_only_the_holder_that_is_named() {
         let revoked = site.ran(&["revoke", "x", "--json", "--token", &token]).json();
         assert_eq!(revoked["ends_in_ms"], 0);
         assert_eq!(holder.end().code(), 74);
+    }
+}
+
+/// Whoever holds the lock is asked, and decides; another one is not.
+#[test]
+fn recall_asks_the_holder() {
+    let (server, sites) = sites();
+    for site in &sites {
+        let free = site.ran(&["recall", "x"]);
+        assert_eq!(free.code(), 1, "{free:?}");
+        assert!(free.stderr.contains("nobody was asked"), "{free:?}");
+        let holder = hold(site, &["x"]);
+        let ran = site.ran(&["recall", "x", "--token", "another"]);
+        assert_eq!(ran.code(), 1, "{ran:?}");
+        let token = site.show("x")["holder"]["token"].as_str().unwrap().to_owned();
+        let expected = json!({"name": "x", "recalled": true, "token": token});
+        assert_eq!(site.ran(&["recall", "x", "--json"]).json(), expected);
+        assert_eq!(site.ran(&["recall", "x", "--json", "--token", &token]).json(), expected);
+        let ran = site.ran(&["recall", "x"]);
+        assert_eq!((ran.code(), ran.stdout.len()), (0, 0), "{ran:?}");
+        assert!(ran.stderr.contains("the holder of the lock x is asked"), "{ran:?}");
+        // It goes on, and says who asked.
+        assert_eq!(site.show("x")["holder"]["token"], token.as_str());
+        site.write("go");
+        let ran = holder.end();
+        assert_eq!(ran.code(), 0, "{ran:?}");
+        assert!(ran.stderr.contains("the lock x is asked for by (host "), "{ran:?}");
+        assert!(site.is_free("x"));
+    }
+    server.cmd(&["SET", "theirs", "value"]);
+    for args in [&["recall", "theirs"][..], &["recall", "theirs", "--token", "value"]] {
+        let ran = sites[1].ran(args);
+        assert_eq!(ran.code(), 1, "{ran:?}");
+        assert!(ran.stderr.contains("another kind of client, which cannot be asked"), "{ran:?}");
+    }
+}
+
+/// `--on-recall=term`: the command is told to end, as by any SIGTERM through us, and the next one has the lock.
+#[test]
+fn a_recalled_command_ends() {
+    let (_server, sites) = sites();
+    for site in &sites {
+        let script = "trap 'echo > heard; exit 5' TERM; echo > ready; while :; do sleep 0.01; done";
+        let runner = site.running(&["x", "--on-recall", "term"], script);
+        let next = site.run(&["x"], "true");
+        site.await_queue("x", 1);
+        assert_eq!(site.ran(&["recall", "x"]).code(), 0);
+        let ran = runner.end();
+        assert_eq!(ran.code(), 5, "the command's own: {ran:?}");
+        assert!(site.has("heard"));
+        assert!(ran.stderr.contains("told to end (SIGTERM)"), "{ran:?}");
+        assert_eq!(next.end().code(), 0);
+        // A stubborn one is killed.
+        site.remove("ready");
+        let options = ["x", "--on-recall", "term", "--kill-after", "100ms"];
+        let script = "trap '' TERM; echo > ready; while :; do sleep 0.01; done";
+        let runner = site.running(&options, script);
+        assert_eq!(site.ran(&["recall", "x"]).code(), 0);
+        assert_eq!(runner.end().code(), 137);
+        eventually(SOON, || site.is_free("x"));
     }
 }
 

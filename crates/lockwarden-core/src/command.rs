@@ -46,6 +46,15 @@ pub enum Command {
         /// Refuse renewals and let the lock end within W, so that the holder stops believing first.
         delayed: bool,
     },
+    /// Ask the holder to give the lock up; it decides (R32). Changes nothing.
+    Recall {
+        /// The lock.
+        name: Name,
+        /// The holder's token: another holder is never asked.
+        token: Token,
+        /// Who asks.
+        by: Arc<Party>,
+    },
     /// The heartbeat of a session (R19).
     Beat,
     /// What stands about a name. Changes nothing.
@@ -144,6 +153,7 @@ impl Command {
             Command::Release { name, .. }
             | Command::Cancel { name, .. }
             | Command::Revoke { name, .. }
+            | Command::Recall { name, .. }
             | Command::Show { name } => Some(name),
             Command::Beat => None,
         }
@@ -157,7 +167,10 @@ impl Command {
             | Command::Renew(Renew { also, .. })
             | Command::Release { also, .. }
             | Command::Cancel { also, .. } => also,
-            Command::Revoke { .. } | Command::Show { .. } | Command::Beat => &[],
+            Command::Revoke { .. }
+            | Command::Recall { .. }
+            | Command::Show { .. }
+            | Command::Beat => &[],
         }
     }
 
@@ -245,6 +258,10 @@ pub enum Reply {
         /// When it ends, in ms from now; 0: it has.
         after_ms: u64,
     },
+    /// The holder is asked. (What it is told may be lost, as any message.)
+    Recalled,
+    /// A foreign client holds the lock: it has no session that could be told.
+    Foreign,
     /// The heartbeat's answer.
     Beat {
         /// The server's run.
@@ -444,5 +461,14 @@ pub enum Message {
         token: Token,
         /// When it ends, in ms from then; 0: it had.
         after_ms: u64,
+    },
+    /// The session is asked to give a lock of its up, if it wants to (R32).
+    Recall {
+        /// The lock.
+        name: Name,
+        /// The holder's token.
+        token: Token,
+        /// Who asks.
+        by: Arc<Party>,
     },
 }

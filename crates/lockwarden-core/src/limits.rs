@@ -45,6 +45,17 @@ pub const MOST_PERMITS: u32 = 1_000_000;
 /// Of how many locks that are in its way a refused request is told the holder.
 pub const MOST_HOLDERS_TOLD: usize = 16;
 
+/// The longest site of an acquire, in bytes; of a longer one the front is cut.
+pub const MAX_SITE_BYTES: usize = 200;
+/// The most tags of one acquisition.
+pub const MOST_TAGS: usize = 16;
+/// The longest key of a tag, in bytes.
+pub const MAX_TAG_KEY_BYTES: usize = 64;
+/// The longest value of a tag, in bytes.
+pub const MAX_TAG_VALUE_BYTES: usize = 256;
+/// The most of all keys and values of one acquisition's tags, in bytes: they stand in each record and ticket.
+pub const MAX_TAGS_BYTES: usize = 1_024;
+
 /// The longest owner id, in bytes.
 pub const MAX_OWNER_BYTES: usize = 512;
 /// The most places where the parts of one owner wait, before those of the dead are forgotten (R37).

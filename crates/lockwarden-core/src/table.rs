@@ -336,6 +336,7 @@ pub fn step(
         Command::Revoke { name, token, session, delayed } => {
             turn.revoke(name, token, session.as_ref(), *delayed)
         }
+        Command::Recall { name, token, by } => turn.recall(name, token, by),
         Command::Show { name } => Reply::Shown(Box::new(turn.show(name))),
         Command::Beat => beat(at),
     }
@@ -769,6 +770,18 @@ impl Turn<'_> {
             self.free(&[name], token);
         }
         Reply::Revoked { after_ms }
+    }
+
+    fn recall(&mut self, name: &Name, token: &Token, by: &Arc<Party>) -> Reply {
+        let lock = self.lock(name);
+        if !lock.holds(token) {
+            return Reply::NotHeld(lock.absence());
+        }
+        let Some(record) = lock.held_by(token) else { return Reply::Foreign };
+        let session = record.session.clone();
+        let (name, token, by) = (name.clone(), token.clone(), by.clone());
+        self.effects.messages.push((session, Message::Recall { name, token, by }));
+        Reply::Recalled
     }
 
     /// Takes the holders of this token away, all of them first, then hands on in the same step (G3, G4).

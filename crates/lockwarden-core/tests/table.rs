@@ -10,10 +10,11 @@ use lockwarden_core::{
     Command, Epoch, Message, Name, Reply, Rules, Run, SessionId, Token,
     command::{Absence, Acquire, Reason, Renew, Wait},
     limits::{DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, W_MS},
+    party::Party,
     table::{Context, Key, Lock, Messages, Meta, Table},
 };
 use proptest::{prelude::*, test_runner::RngSeed};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 const T0: u64 = 1_700_000_000_000_000;
 
@@ -325,6 +326,27 @@ fn revoke() {
     assert!(matches!(messages[0].1, Message::Revoked { after_ms: 0, .. }));
     assert_eq!(store.holder().as_deref(), Some("2"));
     assert_eq!(store.reply("c", &revoke(false)), Reply::NotHeld(Absence::Taken));
+}
+
+/// R32: a recall tells the holder, by token, and changes nothing.
+#[test]
+fn recall() {
+    let by = || Arc::new(Party { label: "operator".into(), ..Party::default() });
+    let recall = |by_token| Command::Recall { name: name(), token: token(by_token), by: by() };
+    let mut store = Store::new();
+    assert_eq!(store.reply("c", &recall("1")), Reply::NotHeld(Absence::Free));
+    store.reply("a", &acquire("1", Wait::No));
+    store.reply("b", &acquire("2", Wait::Forever));
+    let before = store.table.clone();
+    assert_eq!(store.reply("c", &recall("2")), Reply::NotHeld(Absence::Taken));
+    for _ in 0..2 {
+        let (reply, messages) = store.run("c", &recall("1"));
+        let told = Message::Recall { name: name(), token: token("1"), by: by() };
+        assert_eq!((reply, messages), (Reply::Recalled, vec![(session("a"), told)]));
+    }
+    assert_eq!(store.table, before);
+    store.lock().key = Some(Key { token: token("theirs"), expires_us: None });
+    assert_eq!(store.run("c", &recall("theirs")), (Reply::Foreign, Messages::new()));
 }
 
 /// G6, found by the histories: an acquire that is sent again after a delayed revoke must not queue

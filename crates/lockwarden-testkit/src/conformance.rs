@@ -14,6 +14,8 @@ use std::{
 
 mod modes;
 mod owners;
+mod parties;
+mod recall;
 pub use modes::{
     a_crowd_in_every_mode, a_writer_that_gives_up_lets_readers_in, deadlocks_in_every_mode,
     each_of_many_is_renewed_and_lost_by_itself, modes_may_differ_by_name, permits_are_counted,
@@ -23,6 +25,15 @@ pub use owners::{
     a_deadlock_is_told_at_once, a_long_deadlock_is_spelled_out, a_lost_one_is_acquired_anew,
     an_owner_enters_again, no_deadlock_without_a_cycle, no_more_than_its_owner_has,
     parts_that_wait_at_once_hide_nothing,
+};
+
+pub use parties::{
+    acquires_of_one_place_share_their_party, bad_tags_are_refused, sites_and_tags_are_shown,
+};
+
+pub use recall::{
+    a_recall_changes_nothing, a_recall_hurts_only_the_holder_that_is_named,
+    a_recall_is_for_the_guards_that_are, a_recall_reaches_the_holder,
 };
 
 /// A store under test, empty at first.
@@ -58,7 +69,11 @@ macro_rules! conformance_tests {
             no_more_than_its_owner_has, held_at_most, readers_and_writers_take_turns,
             a_writer_that_gives_up_lets_readers_in, permits_are_counted,
             each_of_many_is_renewed_and_lost_by_itself, deadlocks_in_every_mode,
-            modes_may_differ_by_name, a_crowd_in_every_mode);
+            modes_may_differ_by_name, a_crowd_in_every_mode,
+            sites_and_tags_are_shown,
+            bad_tags_are_refused, acquires_of_one_place_share_their_party,
+            a_recall_reaches_the_holder, a_recall_changes_nothing, a_recall_is_for_the_guards_that_are,
+            a_recall_hurts_only_the_holder_that_is_named);
     };
     (@ $make:expr; $($case:ident),*) => {
         $(

@@ -54,6 +54,8 @@ async fn life(server: &Server, protocol: &str) -> Result<(), Error> {
     assert!(next.check());
     a.page(0, true).await?;
     assert_eq!(names(&a).await, ["job:x"]);
+    a.recall("job:x", next.token()).await?;
+    assert!(next.recalled().await.is_some());
     a.revoke("job:x", next.token(), true).await?;
     next.lost().await;
     let again = a.lock("job:x").wait_for(MS(6_000)).acquire().await?;

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::{
-    Error, LockView, Loss, Settings, State, Token, error::StoreError, process::Unforked,
+    Error, LockView, Loss, Party, Settings, State, Token, error::StoreError, process::Unforked,
     warden::Shared,
 };
 use std::{fmt, future::Future, ops::Deref, sync::Arc, time::Duration};
@@ -134,6 +134,14 @@ impl Warden {
         self.thread.block_on_call(self.inner.revoke(name, token, delayed))
     }
 
+    /// As [`crate::Warden::recall`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn recall(&self, name: &str, token: &Token) -> Result<(), Error> {
+        self.thread.block_on_call(self.inner.recall(name, token))
+    }
+
     /// As [`crate::Warden::close`].
     pub fn close(self) {
         let _ = self.thread.block_on(self.inner.close());
@@ -187,6 +195,26 @@ impl Guard {
         self.thread
             .block_on(changed)
             .unwrap_or_else(|| Some(self.inner.state()).filter(|state| *state != seen))
+    }
+
+    /// As [`crate::Guard::recalled`], waiting at most `wait`; none: nobody asked, or the lock is lost.
+    ///
+    /// ```
+    /// use lockwarden::blocking::Warden;
+    /// use std::time::Duration;
+    ///
+    /// let warden = Warden::connect("memory:")?;
+    /// let guard = warden.lock("cache").acquire()?;
+    /// assert!(guard.recalled(Duration::ZERO).is_none());
+    /// warden.recall("cache", guard.token())?;
+    /// let by = guard.recalled(Duration::from_secs(5)).expect("asked");
+    /// assert_eq!(by.pid(), Some(std::process::id()));
+    /// # Ok::<(), lockwarden::Error>(())
+    /// ```
+    #[must_use]
+    pub fn recalled(&self, wait: Duration) -> Option<Arc<Party>> {
+        let recalled = async { tokio::time::timeout(wait, self.inner.recalled()).await };
+        self.thread.block_on(recalled)?.ok()?
     }
 
     /// As [`crate::Guard::extend`].

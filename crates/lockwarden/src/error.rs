@@ -6,7 +6,7 @@ use lockwarden_core::{
     keeper::Loss,
     limits::{OutOfRange, PermitsOutOfRange, TooManyNames},
     name::InvalidName,
-    party::Party,
+    party::{InvalidTag, Party},
 };
 use std::{fmt, time::Duration};
 use thiserror::Error;
@@ -83,6 +83,12 @@ pub enum Error {
         /// What happened.
         loss: Loss,
     },
+    /// A foreign client holds the lock: it has no session that could be asked.
+    #[error("the lock {name} is held by another kind of client, which cannot be asked for it")]
+    Foreign {
+        /// The lock.
+        name: Name,
+    },
     /// A release was sent more than once, and the lock is not there: an earlier one may have
     /// worked, or the lock was lost before it (R31).
     #[error("the lock {name} was released or lost: the store does not have it any more")]
@@ -113,6 +119,7 @@ impl Error {
             Error::OtherMode { .. } => "other_mode",
             Error::Guarded { .. } => "guarded",
             Error::Lost { .. } => "lost",
+            Error::Foreign { .. } => "foreign",
             Error::ReleasedOrLost { .. } => "released_or_lost",
             Error::Store(StoreError::Unavailable { .. }) => "unavailable",
             Error::Store(StoreError::Denied { .. }) => "denied",
@@ -180,6 +187,12 @@ impl From<PermitsOutOfRange> for Error {
     }
 }
 
+impl From<InvalidTag> for Error {
+    fn from(invalid: InvalidTag) -> Error {
+        Error::Invalid(invalid.to_string())
+    }
+}
+
 impl From<OutOfRange> for Error {
     fn from(range: OutOfRange) -> Error {
         Error::Invalid(range.to_string())
@@ -230,6 +243,9 @@ impl fmt::Display for Cycle<'_> {
     }
 }
 
+/// Sites up to this length are told in errors, which are one line.
+const SHORT_SITE_BYTES: usize = 80;
+
 /// A party in words, and a space.
 fn who(party: &Party) -> String {
     let pid = party.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
@@ -238,6 +254,9 @@ fn who(party: &Party) -> String {
         text += &format!("{} ", party.label.escape_debug());
     }
     text += &format!("(host {}, pid {pid}) ", party.host.escape_debug());
+    if (1..=SHORT_SITE_BYTES).contains(&party.site.len()) {
+        text += &format!("at {} ", party.site.escape_debug());
+    }
     text
 }
 

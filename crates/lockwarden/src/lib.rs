@@ -33,7 +33,7 @@ pub use lockwarden_core::{
     },
     keeper::{Loss, Risk, State},
     limits, name,
-    party::{Party, Process},
+    party::{InvalidTag, Party, Process, Tag},
 };
 pub use order::OrderWatch;
 pub use warden::{Guard, Lock, Settings, Waiting, Warden};

@@ -15,6 +15,7 @@ fn errors() -> Vec<Error> {
         Error::Lost { name: name.clone(), loss: Loss::LeaseEnded },
         Error::ReleasedOrLost { name: name.clone() },
         Error::Deadlock { name: name.clone(), cycle: Vec::new() },
+        Error::Foreign { name: name.clone() },
         Error::TooDeep { name: name.clone(), most: 1_000 },
         Error::OtherMode { name, asked: Mode::Shared, in_use: Mode::Permits { count: 1, of: 2 } },
         unavailable(Trouble::Unreachable, Effect::NotApplied),
@@ -34,6 +35,7 @@ fn errors() -> Vec<Error> {
             | Error::Deadlock { .. }
             | Error::TooDeep { .. }
             | Error::OtherMode { .. }
+            | Error::Foreign { .. }
             | Error::Store(
                 StoreError::Unavailable { .. }
                 | StoreError::Denied { .. }

@@ -17,7 +17,7 @@ use lockwarden_testkit::{
     servers::{Server, ServerKind},
 };
 use redis_support::{
-    SOON, Session, acquire, acquire_of, cancel, release, renew, revoke, settings, show,
+    SOON, Session, acquire, acquire_of, cancel, recall, release, renew, revoke, settings, show,
     with_protocols,
 };
 use std::{io::Read, net::TcpListener};
@@ -192,8 +192,10 @@ fn c30_the_minimal_permissions_are_enough() {
         assert!(matches!(session.ask(acquire("job:1", "t", Wait::No)), Reply::Granted { .. }));
         session.ask(acquire("job:1", "u", Wait::Forever));
         session.ask(renew("job:1", "t", 20_000));
+        assert_eq!(session.ask(recall("job:1", "t")), Reply::Recalled);
         session.ask(revoke("job:1", "t", true));
         assert!(matches!(session.message(), Message::Asking { .. }));
+        assert!(matches!(session.message(), Message::Recall { .. }));
         assert!(matches!(session.message(), Message::Revoked { .. }));
         session.ask(show("job:1"));
         assert_eq!(session.ask(release("job:1", "t")), Reply::Released);

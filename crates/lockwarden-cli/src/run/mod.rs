@@ -23,7 +23,7 @@ use crate::{
     output, settings,
 };
 use command::{Command, Plan};
-use lockwarden::{Error, Guard, Settings, Warden, process, store::url::StoreUrl};
+use lockwarden::{Error, Guard, Lock, Settings, Tag, Warden, process, store::url::StoreUrl};
 use names::Names;
 use progress::Progress;
 use rustix::process::Signal;
@@ -148,7 +148,11 @@ impl Run<'_> {
             .lock_all(self.names.iter())
             .lease(self.args.lease)
             .grace(self.args.grace)
-            .report_to(report);
+            .report_to(report)
+            // Ours says nothing about the command.
+            .site("");
+        let tagged = |lock: Lock, tag: &Tag| lock.tag(&tag.key, &tag.value);
+        let lock = self.args.tags.iter().fold(lock, tagged);
         let lock = match self.args.at_most {
             Some(most) => lock.hold_at_most(most),
             None => lock,

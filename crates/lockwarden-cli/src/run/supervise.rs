@@ -10,12 +10,12 @@ use super::{
     watcher::Watcher,
 };
 use crate::{
-    args::RunArgs,
+    args::{OnRecall, RunArgs},
     exit::Code,
     failure::Failure,
-    output::{escaped, say, span},
+    output::{self, escaped, say, span},
 };
-use lockwarden::{Error, Guard, Risk, State, Warden};
+use lockwarden::{Error, Guard, Party, Risk, State, Warden};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,7 @@ pub(super) async fn supervise(
         terminal: &mut terminal,
         stopping,
         seen: State::Held,
+        on_recall: args.on_recall,
         is_stopped: false,
     };
     let end = running.until_end(signals).await;
@@ -85,6 +86,7 @@ struct Running<'a> {
     stopping: Stopping,
     /// The state of the lock that was told last.
     seen: State,
+    on_recall: OnRecall,
     /// The command is stopped, as far as we know.
     is_stopped: bool,
 }
@@ -103,6 +105,7 @@ impl Running<'_> {
                     None => self.look_after_children(),
                 },
                 state = self.guard.changed(self.seen) => self.tell(state),
+                Some(by) = self.guard.recalled() => self.recalled(&by),
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -158,6 +161,22 @@ impl Running<'_> {
         // As the shells do for stopped jobs: else it would never hear of it.
         if self.is_stopped && (signal == Signal::TERM || signal == Signal::HUP) {
             self.command.signal(Signal::CONT);
+        }
+    }
+
+    /// Someone asks for the lock.
+    fn recalled(&mut self, by: &Party) {
+        let (name, by) =
+            (self.guard.name(), output::party(Some(&by.label), Some(&by.host), by.pid()));
+        match self.on_recall {
+            OnRecall::Ignore => say(format_args!("the lock {name} is asked for by {by}")),
+            OnRecall::Term => {
+                say(format_args!(
+                    "the lock {name} is asked for by {by}: the command is told to end (SIGTERM)"
+                ));
+                // As if it had come from outside: it has --kill-after to end.
+                self.pass_on(Signal::TERM);
+            }
         }
     }
 

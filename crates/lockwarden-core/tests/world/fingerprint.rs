@@ -142,14 +142,16 @@ fn reply(reply: &Reply, to: &mut Normal) {
 }
 
 fn message_hash(message: &lockwarden_core::Message, to: &mut Normal) {
-    use lockwarden_core::Message::{Asking, First, Grant, Revoked};
+    use lockwarden_core::Message::{Asking, First, Grant, Recall, Revoked};
     std::mem::discriminant(message).hash(to);
     match message {
         Grant { name, token, lease_ms, epoch, first, .. } => {
             (name, token, lease_ms, epoch, first).hash(to);
         }
         First { name, token, holder } => (name, token, holder.ttl_ms).hash(to),
-        Asking { name, token } | Revoked { name, token, .. } => (name, token).hash(to),
+        Asking { name, token } | Revoked { name, token, .. } | Recall { name, token, .. } => {
+            (name, token).hash(to);
+        }
     }
 }
 

@@ -318,6 +318,8 @@ impl Session {
                     self.keeper.lost(handle, Loss::Revoked);
                 }
             }
+            // Nothing follows from it but what a listener decides.
+            Message::Recall { .. } => {}
         }
         self.tick(now_us);
     }

@@ -5,8 +5,9 @@ use lockwarden_core::{
     Token,
     command::{Acquire, Refusal},
     keeper::{HandleId, Keeping, Loss},
+    party::Party,
 };
-use std::task::Waker;
+use std::{sync::Arc, task::Waker};
 use tokio::sync::{oneshot, watch};
 
 /// What a waiter can be told while it waits.
@@ -25,6 +26,8 @@ pub(super) struct Grant {
     pub(super) id: HandleId,
     pub(super) token: Token,
     pub(super) fence: u64,
+    /// How often it was recalled before the caller got it: that was asked of its other guards.
+    pub(super) recalls: u32,
 }
 
 /// One acquisition, known by its token from before its first command leaves (R16).
@@ -49,10 +52,12 @@ pub(super) struct Acquisition {
 /// Who wants to hear of an acquisition that is held.
 #[derive(Default)]
 pub(super) struct Listeners {
-    /// Wakes whoever watches the handle's state.
+    /// Wakes whoever watches the handle's state, or waits for a recall.
     pub(super) watchers: Vec<Waker>,
     /// Calls of `extend` that wait for their answer, each with its lease in ms.
     pub(super) extends: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
+    /// How often it was recalled, and who asked last. Nobody need listen yet.
+    pub(super) recall: Option<(u32, Arc<Party>)>,
 }
 
 /// Where an acquisition stands.
@@ -137,6 +142,11 @@ impl Acquisition {
     /// Takes the calls of `extend`.
     pub(super) fn take_extends(&mut self) -> Vec<(u64, oneshot::Sender<Result<(), Error>>)> {
         self.listeners.as_mut().map_or_else(Vec::new, |it| std::mem::take(&mut it.extends))
+    }
+
+    /// How often it was recalled, and who asked last.
+    pub(super) fn recall(&self) -> Option<&(u32, Arc<Party>)> {
+        self.listeners.as_ref()?.recall.as_ref()
     }
 
     /// Takes those who watch the state.

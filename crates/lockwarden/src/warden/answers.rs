@@ -85,6 +85,11 @@ impl State {
                     wait.revoked = true;
                 }
             }
+            Message::Recall { name, token, by } => {
+                if let Some(id) = self.id_of(&name, &token) {
+                    self.recalled(id, by);
+                }
+            }
         }
     }
 

@@ -6,8 +6,18 @@ use lockwarden_core::{
     Name, Token,
     keeper::{HandleId, Loss, State},
     limits,
+    party::Party,
 };
-use std::{fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{
+    fmt,
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
 use tokio::sync::oneshot;
 
 /// How long [`Guard::extend`] waits for the store before it says that the outcome is unknown.
@@ -31,6 +41,8 @@ pub struct Guard {
     fence: u64,
     drop_in: bool,
     released: bool,
+    /// How many of the recalls were told.
+    recalls_told: AtomicU32,
     /// What the order watch knows of it.
     pub(super) order: Option<Box<Hold>>,
 }
@@ -43,8 +55,22 @@ impl Guard {
         grant: Grant,
         drop_in: bool,
     ) -> Guard {
-        let Grant { id, token, fence } = grant;
-        Guard { shared, id, entry, name, also, token, fence, drop_in, released: false, order: None }
+        let Grant { id, token, fence, recalls } = grant;
+        let recalls_told = AtomicU32::new(recalls);
+        let (released, order) = (false, None);
+        Guard {
+            shared,
+            id,
+            entry,
+            name,
+            also,
+            token,
+            fence,
+            drop_in,
+            released,
+            recalls_told,
+            order,
+        }
     }
 
     /// The lock's name; of several the first.
@@ -111,6 +137,42 @@ impl Guard {
             }
             seen = self.changed(seen).await;
         }
+    }
+
+    /// Ends when someone asks for the lock ([`super::Warden::recall`]), and says who; at once, if that was so since
+    /// the guard exists and was not told yet. Nothing else happens: whoever listens decides, and may release. Called
+    /// again it waits for the next one, however many came meanwhile. None: the lock is lost, so that nobody will ask.
+    /// Safe to drop.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let guard = warden.lock("cache").acquire().await?;
+    /// warden.recall("cache", guard.token()).await?;
+    /// if let Some(by) = guard.recalled().await {
+    ///     println!("process {:?} asks for it", by.pid());
+    ///     guard.release().await?;
+    /// }
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    pub async fn recalled(&self) -> Option<Arc<Party>> {
+        // Each of those who wait at once is told.
+        let told = self.recalls_told.load(Ordering::Relaxed);
+        poll_fn(|cx| {
+            let Ok(mut shared) = self.shared.ours() else { return Poll::Ready(None) };
+            if let Some((count, by)) = shared.recall(self.id)
+                && *count != told
+            {
+                self.recalls_told.store(*count, Ordering::Relaxed);
+                return Poll::Ready(Some(by.clone()));
+            }
+            if matches!(shared.handle_state(self.id), State::Lost(_)) {
+                return Poll::Ready(None);
+            }
+            shared.watch(self.id, cx.waker());
+            Poll::Pending
+        })
+        .await
     }
 
     /// Ends when the state is another than `seen`, and says which.

@@ -6,7 +6,7 @@ use lockwarden_core::{
     Name, Token,
     command::{Acquire, Mode, Wait},
     keeper::{HandleId, Keeping},
-    limits, name,
+    limits, name, party,
 };
 use std::{collections::BTreeMap, num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
@@ -30,6 +30,8 @@ pub struct Lock {
     grace: Duration,
     floor: u64,
     label: Option<String>,
+    tags: Vec<(String, String)>,
+    site: Option<String>,
     owner: Option<String>,
     class: Option<String>,
     drop_in: Option<Vec<u8>>,
@@ -48,6 +50,8 @@ impl Lock {
             grace: Duration::from_millis(limits::DEFAULT_GRACE_MS),
             floor: 0,
             label: None,
+            tags: Vec::new(),
+            site: None,
             owner: None,
             class: None,
             drop_in: None,
@@ -154,6 +158,31 @@ impl Lock {
         self
     }
 
+    /// Tells people something more about this acquisition, whether it holds or waits: `lockwarden show` and
+    /// [`Warden::show`](super::Warden::show) say it. 16 tags at most; a key of 1 to 64 letters of ASCII, digits and
+    /// `._-`, a value of up to 256 bytes, 1 KiB in all. The same key again replaces its value.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let report = warden.lock("report").tag("job", "nightly").tag("attempt", "2").acquire().await?;
+    /// let holder = warden.show("report").await?.holder.and_then(|it| it.record).unwrap();
+    /// assert_eq!(&*holder.party.tags[0].key, "attempt");
+    /// assert!(holder.party.site.contains(".rs:"));
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    pub fn tag(mut self, key: &str, value: &str) -> Lock {
+        self.tags.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Where the acquire stands, for people, in place of the file and line that call [`Lock::acquire`]: for programs
+    /// that acquire for others. Empty: nowhere in particular. Of more than 200 bytes the front is cut.
+    pub fn site(mut self, site: &str) -> Lock {
+        self.site = Some(site.to_owned());
+        self
+    }
+
     /// The owner: the one line of execution that acquires this lock, as a task, a thread or a command is one; 1 to
     /// 512 letters of ASCII, digits and `._:@+=-`, unique among everybody who uses the store. (Without it each
     /// acquisition stands for itself.) `a/b` is a part of `a`, which waits for it: a step inside a task, say. An
@@ -241,7 +270,7 @@ impl Lock {
 
     async fn acquire_at(&self, site: &'static Location<'static>) -> Result<Guard, Error> {
         let began = Instant::now();
-        let (mut ask, keeping) = self.ask()?;
+        let (mut ask, keeping) = self.ask(site)?;
         let order = self.watch_order(&ask, site);
         let wait = ask.wait;
         let over = |name, told| match wait {
@@ -271,7 +300,7 @@ impl Lock {
                 }
                 None => return Err(over(guard.name().clone(), None)),
                 // Lost: now it is acquired anew, in what is left of the wait.
-                Some(false) => (ask, _) = self.ask()?,
+                Some(false) => (ask, _) = self.ask(site)?,
             }
             if let Wait::For(wait_ms) = wait {
                 let left_ms = wait_ms.saturating_sub(ms(began.elapsed()));
@@ -341,7 +370,7 @@ impl Lock {
     }
 
     /// Checks all values.
-    fn ask(&self) -> Result<(Acquire, Keeping), Error> {
+    fn ask(&self, site: &'static Location<'static>) -> Result<(Acquire, Keeping), Error> {
         let (name, also, modes) = self.names()?;
         let (token, proof) = match &self.drop_in {
             Some(_) if !modes.is_empty() => {
@@ -367,7 +396,19 @@ impl Lock {
                 return Err(limits::wait(ms(wait)).err().map_or(Error::Closed, Error::from));
             }
         };
-        let mut party = self.shared.party.clone();
+        let mut party = match self.site.as_deref() {
+            None => self.shared.party_at(site)?,
+            Some("") => self.shared.party.clone(),
+            Some(site) => {
+                let mut party = self.shared.party.clone();
+                Arc::make_mut(&mut party).site = party::site(site);
+                party
+            }
+        };
+        if !self.tags.is_empty() {
+            let given = self.tags.iter().map(|(key, value)| (&**key, &**value));
+            Arc::make_mut(&mut party).tags = party::tags(given)?;
+        }
         if let Some(label) = &self.label {
             Arc::make_mut(&mut party).label = name::label(label)?.into();
         }
@@ -407,5 +448,28 @@ impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         // In a forked child there is nothing to give up.
         let _ = self.shared.request(|inbox| inbox.leave(self.id, None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Warden;
+
+    /// What is acquired at one place costs memory once, and is one term of a call; what a lock says of itself is its own.
+    #[tokio::test]
+    async fn acquires_of_one_place_have_one_party() {
+        let warden = Warden::connect("memory:").await.unwrap();
+        let (here, there) = (Location::caller(), Location::caller());
+        let party = |lock: &Lock, site| lock.ask(site).unwrap().0.party;
+        let (a, b) = (warden.lock("a"), warden.lock("b"));
+        assert!(Arc::ptr_eq(&party(&a, here), &party(&b, here)));
+        let (here_party, there_party) = (party(&a, here), party(&a, there));
+        assert_eq!(here_party, there_party, "both stand on one line");
+        let tagged = a.clone().tag("k", "v");
+        assert_ne!(party(&tagged, here), here_party);
+        assert_eq!(party(&tagged, here).site, here_party.site);
+        let unknown = [a.site(""), b.site("")].map(|lock| party(&lock, here));
+        assert!(Arc::ptr_eq(&unknown[0], &unknown[1]) && unknown[0].site.is_empty());
     }
 }

@@ -41,12 +41,14 @@ use lockwarden_core::{
     Command, Name, Reply, Rules, Token,
     command::LockView,
     name,
-    party::{Party, Process},
+    party::{self, Party, Process},
 };
 use state::State;
 use std::{
+    collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    panic::Location,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -85,6 +87,9 @@ pub(crate) struct Shared {
     inbox: Mutex<Inbox>,
     store: Arc<dyn Store>,
     party: Arc<Party>,
+    /// The party of each place that acquires, by the address of its location. A program has so many of them and no
+    /// more; all that is acquired at one place shares its party, in memory and in each call of the store.
+    parties: RwLock<HashMap<usize, Arc<Party>>>,
     order_watch: Option<OrderWatch>,
     /// Of the process that connected ([`fork::generation`]): a forked child holds nothing (R24).
     generation: u32,
@@ -169,7 +174,8 @@ impl Settings {
         }
         let host = process::hostname();
         let (owner, processes) = (owner.into(), processes.into());
-        let party = Arc::new(Party { owner, label, host, processes });
+        let (site, tags) = (Arc::default(), Arc::default());
+        let party = Arc::new(Party { owner, label, host, processes, site, tags });
         let session = random::session_id()?;
         let link = store.connect(&session, false).await?;
         let watches = store.watches_processes() && !self.no_process_watch;
@@ -181,6 +187,7 @@ impl Settings {
             inbox: Mutex::default(),
             store,
             party,
+            parties: RwLock::default(),
             order_watch: self.order_watch,
             generation: fork::generation(),
         });
@@ -250,6 +257,27 @@ impl Warden {
             }
             Reply::Guarded { guard_ms, .. } => {
                 Err(Error::Guarded { name, left: Duration::from_millis(guard_ms) })
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Asks the holder with this token to give the lock up. It hears who asks ([`Guard::recalled`]), and decides;
+    /// nothing else changes. That it was asked does not say that it heard it, for what is told may be lost: whoever
+    /// still wants the lock asks again.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if nobody holds it with this token; [`Error::Foreign`] if the holder is another kind of client,
+    /// which cannot be asked.
+    pub async fn recall(&self, name: &str, token: &Token) -> Result<(), Error> {
+        let name = Name::new(name)?;
+        let (token, by) = (token.clone(), self.shared.party.clone());
+        match self.ask(Command::Recall { name: name.clone(), token, by }).await? {
+            Reply::Recalled => Ok(()),
+            Reply::Foreign => Err(Error::Foreign { name }),
+            Reply::NotHeld(absence) => {
+                let loss = lockwarden_core::keeper::Loss::NotHeld(absence);
+                Err(Error::Lost { name, loss })
             }
             other => Err(self.unexpected(&other)),
         }
@@ -330,6 +358,24 @@ impl Shared {
             waker.wake();
         }
         Ok(result)
+    }
+
+    /// Our party, as it acquires at this place.
+    fn party_at(&self, site: &'static Location<'static>) -> Result<Arc<Party>, Error> {
+        if !self.is_ours() {
+            return Err(Error::Closed);
+        }
+        let key = std::ptr::from_ref(site).addr();
+        // Nothing panics while they are locked.
+        let known = self.parties.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(party) = known.get(&key) {
+            return Ok(party.clone());
+        }
+        drop(known);
+        let site = party::site(&format!("{}:{}", site.file(), site.line()));
+        let party = Arc::new(Party { site, ..(*self.party).clone() });
+        let mut known = self.parties.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(known.entry(key).or_insert(party).clone())
     }
 
     /// The state, for a call of a user: refused in a forked child.

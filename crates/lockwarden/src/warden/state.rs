@@ -20,9 +20,11 @@ use lockwarden_core::{
     Command, Name, Reply, Rules, Token,
     command::{self, Reason, Refusal},
     keeper::{HandleId, Keeper, Loss, State as Belief},
+    party::Party,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::Arc,
     task::Waker,
 };
 use tokio::sync::oneshot;
@@ -203,7 +205,10 @@ impl State {
             return Some(Err(Error::Invalid(rule)));
         }
         Some(match self.owners.enter(entry, id) {
-            true => Ok(Grant { id, token, fence }),
+            true => {
+                let recalls = acquisition.recall().map_or(0, |(count, _)| *count);
+                Ok(Grant { id, token, fence, recalls })
+            }
             false => Err(Error::TooDeep { name: ask.name.clone(), most: MOST_ENTRIES }),
         })
     }
@@ -356,6 +361,21 @@ impl State {
         state.unwrap_or(Belief::Lost(Loss::LeaseEnded))
     }
 
+    /// Someone asks for it; whoever listens decides.
+    pub(super) fn recalled(&mut self, id: HandleId, by: Arc<Party>) {
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        let count = acquisition.recall().map_or(0, |(count, _)| *count);
+        acquisition.listeners().recall = Some((count.wrapping_add(1), by));
+        for waker in acquisition.take_watchers() {
+            waker.wake();
+        }
+    }
+
+    /// How often it was recalled, and who asked last.
+    pub(super) fn recall(&self, id: HandleId) -> Option<&(u32, Arc<Party>)> {
+        self.acquisitions.get(&id)?.recall()
+    }
+
     /// Wakes this waker when the driver has ended.
     pub(super) fn watch_end(&mut self, waker: &Waker) {
         self.end_watchers.push(waker.clone());
@@ -410,7 +430,8 @@ impl State {
             self.owners.acquired(&ask.party.owner, ask.names(), id);
         }
         self.floor = self.floor.max(fence);
-        self.finish(id, Ok(Grant { id, token, fence }));
+        // A recall that came before is about this very grant: the caller hears of it (two connections).
+        self.finish(id, Ok(Grant { id, token, fence, recalls: 0 }));
     }
 
     /// The caller gives up, or must: what it may have left at the store is cancelled (G6).

@@ -188,6 +188,7 @@ pub fn acquire(of: &str, with: &str, wait: Wait) -> Command {
             label: "test".into(),
             host: lockwarden::process::hostname(),
             processes: [lockwarden::process::current()].into(),
+            ..Party::default()
         }),
     })
 }

@@ -86,6 +86,10 @@ pub(crate) enum Ask {
         session: Option<usize>,
         delayed: bool,
     },
+    Recall {
+        lock: usize,
+        by: usize,
+    },
     Show {
         lock: usize,
     },
@@ -172,6 +176,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => (lock(), by(), prop::option::of(0..3_usize), prop::bool::ANY).prop_map(
             |(lock, by, session, delayed)| Ask::Revoke { lock, by, session, delayed }
         ),
+        1 => (lock(), by()).prop_map(|(lock, by)| Ask::Recall { lock, by }),
         1 => lock().prop_map(|lock| Ask::Show { lock }),
         1 => Just(Ask::Beat),
     ]
@@ -441,6 +446,9 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             session: session.map(|it| SessionId::new(SESSIONS[it])),
             delayed,
         },
+        Ask::Recall { lock: at, by: it } => {
+            Command::Recall { name: lock(at), token: by(it), by: party_of(SESSIONS[who], "a") }
+        }
         Ask::Show { lock: at } => Command::Show { name: lock(at) },
         Ask::Beat => Command::Beat,
         Ask::Several { what, set, by: (whose, which), wait, owned, modes } => {

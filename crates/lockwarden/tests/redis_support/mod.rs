@@ -265,6 +265,12 @@ pub fn party_of(owner: &str, label: &str) -> Arc<Party> {
         label: label.into(),
         host: "höst".into(),
         processes: [process].into(),
+        // Some have these, and some have not.
+        site: if owner.is_empty() { "".into() } else { "src/höst.rs:7".into() },
+        tags: match label {
+            "a" => lockwarden_core::party::tags([("task", "7\n")]).unwrap(),
+            _ => Arc::default(),
+        },
     })
 }
 
@@ -309,6 +315,10 @@ pub fn cancel(lock: &str, by: &str) -> Command {
 
 pub fn revoke(lock: &str, by: &str, delayed: bool) -> Command {
     Command::Revoke { name: name(lock), token: token(by), session: None, delayed }
+}
+
+pub fn recall(lock: &str, by: &str) -> Command {
+    Command::Recall { name: name(lock), token: token(by), by: party("operator") }
 }
 
 pub fn show(lock: &str) -> Command {

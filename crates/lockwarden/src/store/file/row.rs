@@ -10,7 +10,7 @@
 use lockwarden_core::{
     Epoch, Message, Name, Run, SessionId, Token,
     command::{HolderView, Mode, RecordView},
-    party::{Party, Process},
+    party::{Party, Process, Tag},
     table::{Key, Lock, Record, Request, Ticket, Together},
 };
 use std::{collections::HashMap, hash::Hash, sync::Arc};
@@ -118,6 +118,7 @@ const GRANT: u64 = 1;
 const FIRST: u64 = 2;
 const ASKING: u64 = 3;
 const REVOKED: u64 = 4;
+const RECALL: u64 = 5;
 
 /// A message as bytes.
 pub(super) fn message_to_bytes(message: &Message) -> Vec<u8> {
@@ -149,6 +150,12 @@ pub(super) fn message_to_bytes(message: &Message) -> Vec<u8> {
             out.token(token);
             out.number(*after_ms);
         }
+        Message::Recall { name, token, by } => {
+            out.number(RECALL);
+            out.text(name.as_str());
+            out.token(token);
+            out.party(by);
+        }
     }
     out.bytes
 }
@@ -171,6 +178,7 @@ pub(super) fn message_from_bytes(bytes: &[u8]) -> Read<Message> {
         FIRST => Message::First { name, token, holder: Box::new(input.holder()?) },
         ASKING => Message::Asking { name, token },
         REVOKED => Message::Revoked { name, token, after_ms: input.number()? },
+        RECALL => Message::Recall { name, token, by: input.party()? },
         _ => return Err(Damaged),
     };
     input.end()?;
@@ -243,7 +251,7 @@ impl Writer {
             |out| &mut out.parties,
             party,
             |out, party| {
-                let Party { owner, label, host, processes } = &**party;
+                let Party { owner, label, host, processes, site, tags } = &**party;
                 out.text(owner);
                 out.text(label);
                 out.text(host);
@@ -252,6 +260,12 @@ impl Writer {
                     out.text(namespace);
                     out.number(u64::from(*pid));
                     out.number(*start);
+                }
+                out.text(site);
+                out.number(tags.len() as u64);
+                for Tag { key, value } in &**tags {
+                    out.text(key);
+                    out.text(value);
                 }
             },
         );
@@ -442,7 +456,15 @@ impl<'a> Reader<'a> {
                         start: input.number()?,
                     });
                 }
-                Ok(Arc::new(Party { owner, label, host, processes: processes.into() }))
+                let processes = processes.into();
+                let site = input.text()?.into();
+                let count = input.count()?;
+                let mut tags = Vec::with_capacity(count);
+                for _ in 0..count {
+                    tags.push(Tag { key: input.text()?.into(), value: input.text()?.into() });
+                }
+                let tags = tags.into();
+                Ok(Arc::new(Party { owner, label, host, processes, site, tags }))
             },
         )
     }

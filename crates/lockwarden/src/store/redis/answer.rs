@@ -94,6 +94,10 @@ codes! {
         RefusedSeveral = 27 "REFUSED_SEVERAL",
         /// Which of the locks, the mode that it is in use in.
         OtherMode = 28 "OTHER_MODE",
+        /// Nothing.
+        Recalled = 40 "RECALLED",
+        /// Nothing.
+        HeldByForeign = 41 "HELD_BY_FOREIGN",
     }
 }
 
@@ -255,6 +259,8 @@ impl Reader {
             }
             Code::Published => return Ok(None),
             Code::Shown => Reply::Shown(Box::new(self.shown(fields)?)),
+            Code::Recalled => Reply::Recalled,
+            Code::HeldByForeign => Reply::Foreign,
             Code::Unsubscribed => Reply::Unsubscribed,
             Code::More => Reply::More,
             Code::FloorAhead => Reply::FloorAhead { now_us },

@@ -126,6 +126,7 @@ impl Writer {
                 Command::Release { .. } => (script::RELEASE, 0, 1),
                 Command::Cancel { .. } => (script::CANCEL, 0, 2),
                 Command::Revoke { .. } => (script::REVOKE, 0, 3),
+                Command::Recall { .. } => (script::RECALL, 0, 2),
                 Command::Show { .. } => (script::SHOW, 0, 0),
                 Command::Beat => (script::HEARTBEAT, 0, 1),
             };
@@ -241,6 +242,10 @@ impl Writer {
                 let session = session.as_ref().map_or("", SessionId::as_str);
                 resp::argument(out, session.as_bytes());
                 resp::argument_number(out, u64::from(*delayed));
+            }
+            Command::Recall { token, by, .. } => {
+                resp::argument(out, token.as_bytes());
+                resp::argument(out, wire::encode(by).as_bytes());
             }
             Command::Show { .. } => {}
             Command::Beat if self.beats_by_message => {

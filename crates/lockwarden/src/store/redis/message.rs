@@ -76,6 +76,11 @@ pub(super) fn read(reader: &mut Reader, keyspace: &Keyspace, text: &Bytes) -> Op
             token: fields.token()?,
             after_ms: fields.number()?,
         }),
+        b'L' => Heard::Message(Message::Recall {
+            name: fields.name(keyspace)?,
+            token: fields.token()?,
+            by: reader.party(&fields.bytes()?),
+        }),
         b'T' => Heard::Echo(fields.bytes()?),
         b'B' => Heard::Beat {
             mark: fields.bytes()?,
@@ -165,6 +170,9 @@ mod tests {
             first: None,
         };
         assert_eq!(heard(b"1G5:p:a:b3:1:x1:74:30001:e0:"), Some(Heard::Message(grant)));
+        let recall = heard(b"1L5:p:a:b3:1:x14:[\"\",\"l\",\"\",[]]");
+        let Some(Heard::Message(Message::Recall { by, .. })) = recall else { panic!("{recall:?}") };
+        assert_eq!(&*by.label, "l");
         assert_eq!(heard(b"1T2:n1"), Some(Heard::Echo(Bytes::from_static(b"n1"))));
     }
 
@@ -188,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(mut text: Vec<u8>, kind in "[GFARTB]") {
+        fn no_bytes_panic(mut text: Vec<u8>, kind in "[GFARLTB]") {
             text.splice(0..0, [b'1', kind.as_bytes()[0]]);
             let _ = heard(&text);
         }

@@ -27,6 +27,7 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/release.lua"),
     include_str!("scripts/cancel.lua"),
     include_str!("scripts/revoke.lua"),
+    include_str!("scripts/recall.lua"),
     include_str!("scripts/beat.lua"),
     include_str!("scripts/show.lua"),
     include_str!("scripts/lib/machine_end.lua"),
@@ -57,6 +58,8 @@ pub(super) const RELEASE: u8 = b'r';
 pub(super) const CANCEL: u8 = b'c';
 /// See [`ACQUIRE`].
 pub(super) const REVOKE: u8 = b'v';
+/// See [`ACQUIRE`].
+pub(super) const RECALL: u8 = b'l';
 /// See [`ACQUIRE`].
 pub(super) const SHOW: u8 = b's';
 /// See [`ACQUIRE`].
@@ -117,6 +120,7 @@ mod tests {
             ("RELEASE", RELEASE),
             ("CANCEL", CANCEL),
             ("REVOKE", REVOKE),
+            ("RECALL", RECALL),
             ("SHOW", SHOW),
             ("HEARTBEAT", HEARTBEAT),
             ("ECHO", ECHO),

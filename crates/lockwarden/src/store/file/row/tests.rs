@@ -18,9 +18,13 @@ fn text() -> impl Strategy<Value = Arc<str>> {
 fn party() -> impl Strategy<Value = Arc<Party>> {
     let process = (text(), any::<u32>(), any::<u64>())
         .prop_map(|(namespace, pid, start)| Process { namespace, pid, start });
-    (text(), text(), text(), vec(process, 0..3)).prop_map(|(owner, label, host, processes)| {
-        Arc::new(Party { owner, label, host, processes: processes.into() })
-    })
+    let tag = (text(), text()).prop_map(|(key, value)| Tag { key, value });
+    (text(), text(), text(), vec(process, 0..3), text(), vec(tag, 0..3)).prop_map(
+        |(owner, label, host, processes, site, tags)| {
+            let (processes, tags) = (processes.into(), tags.into());
+            Arc::new(Party { owner, label, host, processes, site, tags })
+        },
+    )
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
@@ -148,6 +152,11 @@ fn message() -> impl Strategy<Value = Message> {
             holder
         }),
         (name(), token()).prop_map(|(name, token)| Message::Asking { name, token }),
+        (name(), token(), party()).prop_map(|(name, token, by)| Message::Recall {
+            name,
+            token,
+            by
+        }),
         (name(), token(), any::<u64>()).prop_map(|(name, token, after_ms)| Message::Revoked {
             name,
             token,

@@ -209,7 +209,7 @@ for i = 1, #orders, 2 do
   end
   if word == 118 --[[REVOKE]] then
     at = at + 3
-  elseif word == 99 --[[CANCEL]] then
+  elseif word == 99 --[[CANCEL]] or word == 108 --[[RECALL]] then
     at = at + 2
   elseif word ~= 115 --[[SHOW]] then
     at = at + 1

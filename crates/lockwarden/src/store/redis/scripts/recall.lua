@@ -1,0 +1,16 @@
+-- Ask the holder to give the lock up; it decides (R32). Changes nothing.
+-- KEYS       the lock
+-- arguments  token; party of whoever asks
+-- answers    RECALLED, NOT_HELD, HELD_BY_FOREIGN
+
+local function recall(_, token, by)
+  if holder() ~= token then
+    return answer(14 --[[NOT_HELD]], absence())
+  end
+  local it = record()
+  if not it then
+    return answer(41 --[[HELD_BY_FOREIGN]])
+  end
+  tell(it.session, 'L', field(key) .. field(token) .. field(by))
+  answer(40 --[[RECALLED]])
+end
