@@ -5,7 +5,7 @@ use crate::{
     exit,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lockwarden::Tag;
+use lockwarden::{Tag, limits};
 use std::{ffi::OsString, time::Duration};
 
 mod stress;
@@ -58,6 +58,12 @@ pub(crate) struct RunArgs {
     /// The locks, 1,000 at most: each any UTF-8 text of 1 to 4096 bytes. The same again is one.
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<OsString>,
+    /// Hold them together with other readers; a `run` without it waits for all of these.
+    #[arg(long, conflicts_with = "permits")]
+    pub(crate) shared: bool,
+    /// Hold N of the M permits of each: at most M at the same time. Everybody must say the same M.
+    #[arg(long, value_name = "N/M", value_parser = permits, allow_hyphen_values = true)]
+    pub(crate) permits: Option<(u32, u32)>,
     /// Wait at most this long: 300ms, 5s, 2m, 1h. 0s is one try.
     #[arg(long, value_name = "DUR", value_parser = duration::wait, conflicts_with = "no_wait")]
     #[arg(allow_hyphen_values = true)]
@@ -106,6 +112,16 @@ pub(crate) struct RunArgs {
     /// The command and its arguments, passed on byte for byte, no shell in between.
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What stands behind `--permits`.
+fn permits(text: &str) -> Result<(u32, u32), String> {
+    let rule = "permits are N/M, as in 2/8: two of eight";
+    let (count, of) = text.split_once('/').ok_or(rule)?;
+    let number = |text: &str| text.parse::<u32>().map_err(|_| rule);
+    let (count, of) = (number(count)?, number(of)?);
+    limits::permits(count, of).map_err(|error| error.to_string())?;
+    Ok((count, of))
 }
 
 /// What stands behind `--tag`.
@@ -243,6 +259,8 @@ fn run_help() -> String {
 Examples:
   lockwarden run nightly -- ./report.sh
   lockwarden run stock:17 user:4 --wait 5m -- ./move-order.sh
+  lockwarden run catalog --shared -- ./export.sh
+  lockwarden run gpu --permits 1/4 -- ./train.sh
 
 Signals:
   Waiting: any of HUP, INT, QUIT, USR1, USR2, ALRM and TERM ends the wait at once; nothing is left

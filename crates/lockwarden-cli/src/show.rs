@@ -35,16 +35,28 @@ fn words(name: &Name, lock: &LockJson) -> String {
         None => text += "state    free, about to be granted\n",
         Some(holder) => text += &holder_words(holder),
     }
+    for (place, holder) in lock.beside.iter().enumerate() {
+        let heading = if place == 0 { "beside   " } else { "         " };
+        let gone = if holder.alive == Some(false) { ", link down" } else { "" };
+        let mode = holder.mode.as_deref().unwrap_or_default();
+        let held = span(holder.held_ms.unwrap_or_default());
+        let who = party(holder.label.as_deref(), holder.host.as_deref(), holder.pid);
+        let _ = writeln!(text, "{heading}{who} {mode}, for {held}{gone}, token {}", holder.token);
+    }
     for (place, ticket) in lock.queue.iter().enumerate() {
         let heading = if place == 0 { "queue    " } else { "         " };
         let left =
             ticket.left_ms.map_or_else(|| "for ever".to_owned(), |it| format!("{} more", span(it)));
+        let mode = match ticket.mode.as_str() {
+            "exclusive" => String::new(),
+            mode => format!(", {mode}"),
+        };
         let several = if ticket.several { ", for several locks at once" } else { "" };
         let gone = if ticket.alive { "" } else { ", link down" };
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{heading}{}. {} waiting {}, {left}{several}{gone}",
+            "{heading}{}. {} waiting {}, {left}{mode}{several}{gone}",
             place + 1,
             party(Some(&ticket.label), Some(&ticket.host), ticket.pid),
             span(ticket.waited_ms),
@@ -73,7 +85,8 @@ fn holder_words(holder: &HolderJson) -> String {
             (_, Some(false)) => "held, but the holder's link to the store is down",
             _ => "held",
         };
-        line("state", state.into());
+        let mode = holder.mode.as_deref().filter(|mode| *mode != "exclusive");
+        line("state", mode.map_or_else(|| state.to_owned(), |mode| format!("{state} ({mode})")));
         line("holder", party(holder.label.as_deref(), holder.host.as_deref(), holder.pid));
         if let Some(site) = &holder.site {
             line("site", escaped(site));

@@ -2,7 +2,7 @@
 //! core's types are never serialised.
 
 use crate::{output, stress::Sequence};
-use lockwarden::{HolderView, LockView, Name, Party, RecordView, TicketView};
+use lockwarden::{HolderView, LockView, Mode, Name, Party, RecordView, TicketView};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -27,6 +27,8 @@ pub(crate) struct LockJson {
     pub(crate) free: bool,
     /// Who holds it.
     pub(crate) holder: Option<HolderJson>,
+    /// Who holds it together with that one, whose lease ends first comes first.
+    pub(crate) beside: Vec<HolderJson>,
     /// Who waits for it, in order.
     pub(crate) queue: Vec<TicketJson>,
 }
@@ -58,6 +60,8 @@ pub(crate) struct HolderJson {
     pub(crate) alive: Option<bool>,
     /// It was revoked, and ends soon.
     pub(crate) revoked: Option<bool>,
+    /// `exclusive`, `shared` or `permits N/M`.
+    pub(crate) mode: Option<String>,
     pub(crate) session: Option<String>,
     /// Where in its program the acquire stands; null: not known.
     pub(crate) site: Option<String>,
@@ -78,6 +82,8 @@ pub(crate) struct TicketJson {
     pub(crate) waited_ms: u64,
     /// For how many ms it will wait on; null: for ever.
     pub(crate) left_ms: Option<u64>,
+    /// As a holder's.
+    pub(crate) mode: String,
     /// It waits for other locks, too, to have all of them at once.
     pub(crate) several: bool,
     /// Its link to the store is up.
@@ -207,6 +213,14 @@ fn owner(party: &Party) -> Option<String> {
     Some(party.owner.to_string()).filter(|owner| !owner.is_empty())
 }
 
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "exclusive".into(),
+        Mode::Shared => "shared".into(),
+        Mode::Permits { count, of } => format!("permits {count}/{of}"),
+    }
+}
+
 fn site(party: &Party) -> Option<String> {
     Some(party.site.to_string()).filter(|site| !site.is_empty())
 }
@@ -228,6 +242,11 @@ impl LockJson {
             name: name.as_str().to_owned(),
             free: view.holder.is_none() && view.queue.is_empty(),
             holder: view.holder.as_ref().map(|holder| HolderJson::new(holder, view.holder_alive)),
+            beside: view
+                .beside
+                .iter()
+                .map(|(holder, alive)| HolderJson::new(holder, Some(*alive)))
+                .collect(),
             queue: view.queue.iter().map(TicketJson::new).collect(),
         }
     }
@@ -253,6 +272,7 @@ impl HolderJson {
             grace_ms: record.map(|it| it.grace_ms),
             alive,
             revoked: record.map(|it| it.revoked),
+            mode: record.map(|it| mode(it.mode)),
             session: record.map(|it| it.session.to_string()),
             site: record.and_then(|it| site(&it.party)),
             tags: record.map(|it| tags(&it.party)),
@@ -270,6 +290,7 @@ impl TicketJson {
             pid: ticket.party.pid(),
             waited_ms: ticket.waited_ms,
             left_ms: ticket.left_ms,
+            mode: mode(ticket.mode),
             several: ticket.several,
             alive: ticket.alive,
             session: ticket.session.to_string(),

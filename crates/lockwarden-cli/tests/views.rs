@@ -44,7 +44,7 @@ fn show_tells_the_holder_and_the_queue() {
         let third = site.run(&["x"], "true");
         site.await_queue("x", 2);
         let shown = site.show("x");
-        assert_eq!(keys(&shown), ["free", "holder", "name", "queue"].into());
+        assert_eq!(keys(&shown), ["beside", "free", "holder", "name", "queue"].into());
         assert_eq!((&shown["name"], &shown["free"]), (&json!("x"), &json!(false)));
         let held = &shown["holder"];
         let expected = [
@@ -63,6 +63,7 @@ fn show_tells_the_holder_and_the_queue() {
             "grace_ms",
             "alive",
             "revoked",
+            "mode",
             "session",
             "site",
             "tags",
@@ -86,6 +87,7 @@ fn show_tells_the_holder_and_the_queue() {
             "pid",
             "waited_ms",
             "left_ms",
+            "mode",
             "several",
             "alive",
             "session",
@@ -114,7 +116,7 @@ fn show_tells_the_holder_and_the_queue() {
             let ran = started.end();
             assert_eq!(ran.code(), 0, "{ran:?}");
         }
-        let free = json!({"name": "x", "free": true, "holder": null, "queue": []});
+        let free = json!({"name": "x", "free": true, "holder": null, "beside": [], "queue": []});
         assert_eq!(site.show("x"), free);
         assert_eq!(site.ran(&["show", "x"]).text(), "lock     x\nstate    free\n");
     }

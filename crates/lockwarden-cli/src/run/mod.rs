@@ -153,6 +153,11 @@ impl Run<'_> {
             .site("");
         let tagged = |lock: Lock, tag: &Tag| lock.tag(&tag.key, &tag.value);
         let lock = self.args.tags.iter().fold(lock, tagged);
+        let lock = match (self.args.shared, self.args.permits) {
+            (true, _) => lock.shared(),
+            (_, Some((count, of))) => lock.permits(count, of),
+            _ => lock,
+        };
         let lock = match self.args.at_most {
             Some(most) => lock.hold_at_most(most),
             None => lock,
