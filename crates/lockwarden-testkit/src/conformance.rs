@@ -19,6 +19,14 @@ pub use owners::{
     parts_that_wait_at_once_hide_nothing,
 };
 
+mod several;
+pub use several::{
+    a_crowd_of_several, a_thousand_at_once, an_owner_enters_several_again, bad_values_of_several,
+    deadlocks_of_several, giving_up_several_leaves_nothing, one_lost_is_all_lost,
+    only_the_oldest_has_names_kept, several_are_one_grant, several_are_renewed_together,
+    whoever_is_behind_goes_on_at_once,
+};
+
 /// A store under test, empty at first.
 pub trait Place: Send + Sync {
     /// A handle of the store, as another program would open it.
@@ -49,7 +57,11 @@ macro_rules! conformance_tests {
             acquire_is_reusable, fence_floors, an_owner_enters_again, a_deadlock_is_told_at_once,
             a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle,
             parts_that_wait_at_once_hide_nothing, a_lost_one_is_acquired_anew,
-            no_more_than_its_owner_has, held_at_most);
+            no_more_than_its_owner_has, held_at_most, several_are_one_grant, a_thousand_at_once,
+            only_the_oldest_has_names_kept, whoever_is_behind_goes_on_at_once,
+            giving_up_several_leaves_nothing, one_lost_is_all_lost, several_are_renewed_together,
+            an_owner_enters_several_again, deadlocks_of_several, bad_values_of_several,
+            a_crowd_of_several);
     };
     (@ $make:expr; $($case:ident),*) => {
         $(
