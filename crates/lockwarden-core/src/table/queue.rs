@@ -9,7 +9,8 @@ use crate::{
     command::{Acquire, Message, Wait},
     deadlock::{self, Place, WaitChange},
     limits::{DROPS_PER_COMMAND, QUEUE_TTL_MS, W_MS},
-    name::{Name, Token},
+    name::{Name, SessionId, Token},
+    party::Party,
 };
 
 /// What a promotion came to.
@@ -75,20 +76,19 @@ impl Turn<'_> {
             Some(request) => request.names.to_vec(),
             None => vec![name.clone()],
         };
-        self.leave_queues(names.iter(), |it| it.token == ticket.token);
+        self.leave_queues(names.iter(), (&ticket.token, &ticket.session), |_| true);
         let lease_ms = if to_asker { ticket.lease_ms } else { ticket.lease_ms.min(W_MS) };
         let fence = self.grant(names.iter(), ticket, lease_ms);
         let mut same = None;
         for name in &names {
-            // Whoever is first now looks after the new holder. One message does for both where both are the same
-            // session's, and there is but one lock.
-            let Some(first) = self.lock(name).queue.first().cloned() else { continue };
-            if !to_asker && request.is_none() && first.session == ticket.session {
-                same = Some(first.token);
-            } else if let Some(holder) = self.holder(name) {
-                let (name, token) = (name.clone(), first.token);
-                let message = Message::First { name, token, holder: Box::new(holder) };
-                self.effects.messages.push((first.session, message));
+            // One message does for both where both are the same session's, and there is but one lock.
+            match self.lock(name).queue.first() {
+                Some(first)
+                    if !to_asker && request.is_none() && first.session == ticket.session =>
+                {
+                    same = Some(first.token.clone());
+                }
+                _ => self.tell_first(name),
             }
         }
         if !to_asker {
@@ -97,6 +97,15 @@ impl Turn<'_> {
             let message = Message::Grant { name, token, fence, lease_ms, epoch, first: same };
             self.effects.messages.push((ticket.session.clone(), message));
         }
+    }
+
+    /// Tells whoever is first in the queue now that it looks after this new holder (G5).
+    pub(super) fn tell_first(&mut self, name: &Name) {
+        let Some(first) = self.lock(name).queue.first().cloned() else { return };
+        let Some(holder) = self.holder(name) else { return };
+        let (name, token) = (name.clone(), first.token);
+        let message = Message::First { name, token, holder: Box::new(holder) };
+        self.effects.messages.push((first.session, message));
     }
 
     /// Are all names of a request free, but for `free`, which is anyway, and is nobody in its way there?
@@ -143,40 +152,49 @@ impl Turn<'_> {
         ahead.into_iter().any(|it| it.token == kept_for.token)
     }
 
-    /// Takes tickets out of queues. (Those of the dead are dropped without a word about their waits, which
-    /// count no more without the ticket.)
+    /// Takes the tickets of a token and a session out of queues. True: they were a request's, for whose sake others may
+    /// have waited. (Those of the dead are dropped without a word about their waits, which count no more without the
+    /// ticket.)
     pub(super) fn leave_queues<'n>(
         &mut self,
         names: impl IntoIterator<Item = &'n Name>,
+        (token, session): (&Token, &SessionId),
         whose: impl Fn(&Ticket) -> bool,
     ) -> bool {
-        let mut several = None;
+        let is_its = |it: &Ticket| it.token == *token && it.session == *session && whose(it);
+        let (mut count, mut had_several) = (0, false);
         for name in names {
-            for ticket in self.lock(name).queue.extract_if(.., |it| whose(it)).collect::<Vec<_>>() {
+            count += 1;
+            for ticket in self.lock(name).queue.extract_if(.., |it| is_its(it)).collect::<Vec<_>>()
+            {
                 // An owner waits with a request, not with each of its tickets.
+                had_several |= ticket.several;
                 if !ticket.several {
-                    self.effects.waits.extend(ticket.wait_ends(name));
-                } else if several.is_none() {
-                    several = Some(ticket);
+                    self.effects.waits.extend(wait_ends(name, token, &ticket.party));
                 }
             }
         }
-        let Some(ticket) = several else { return false };
-        if let Some(request) = self.request(&ticket.token) {
-            self.effects.waits.extend(ticket.wait_ends(&request.names[0]));
-            self.locks.forget_request(&ticket.token);
+        // Its tickets may have been dropped while its session was cut off. What is left of it would have names kept
+        // for nobody.
+        if (had_several || count > 1)
+            && let Some(request) = self.request(token).filter(|it| it.session == *session)
+        {
+            self.effects.waits.extend(wait_ends(&request.names[0], token, &request.party));
+            self.locks.forget_request(token);
         }
-        true
+        had_several
     }
 
     /// Gives up waiting. Where a request for several names goes, others may have waited for it only.
     pub(super) fn stand_down<'n>(
         &mut self,
         names: impl IntoIterator<Item = &'n Name>,
+        token: &Token,
         whose: impl Fn(&Ticket) -> bool,
     ) {
         let names: Vec<&Name> = names.into_iter().collect();
-        if !self.leave_queues(names.iter().copied(), whose) || self.guard_ms() > 0 {
+        let whom = (token, self.at.caller);
+        if !self.leave_queues(names.iter().copied(), whom, whose) || self.guard_ms() > 0 {
             return;
         }
         for name in names {
@@ -283,13 +301,15 @@ impl Lock {
     }
 }
 
-impl Ticket {
-    /// Its owner does not wait with it any more.
-    fn wait_ends(&self, name: &Name) -> impl Iterator<Item = WaitChange> + use<> {
-        let place = Place { name: name.clone(), token: self.token.clone() };
-        let wholes: Vec<_> = deadlock::wholes(&self.party.owner).collect();
-        wholes.into_iter().map(move |owner| WaitChange::Ends(owner, place.clone()))
-    }
+/// An owner does not wait here with this token any more.
+fn wait_ends(
+    name: &Name,
+    token: &Token,
+    party: &Party,
+) -> impl Iterator<Item = WaitChange> + use<> {
+    let place = Place { name: name.clone(), token: token.clone() };
+    let wholes: Vec<_> = deadlock::wholes(&party.owner).collect();
+    wholes.into_iter().map(move |owner| WaitChange::Ends(owner, place.clone()))
 }
 
 impl Acquire {

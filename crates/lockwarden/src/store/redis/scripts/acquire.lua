@@ -118,7 +118,7 @@ local function acquire(keys, token, term)
     -- Of several that were granted together some are lost: the rest is given back, to be asked for anew.
     free(owned)
   end
-  local is_open = guard_ms == 0
+  local is_open, passed = guard_ms == 0, {}
   for n = 1, guard_ms == 0 and #keys or 0 do
     key = keys[n]
     if value() then
@@ -135,6 +135,9 @@ local function acquire(keys, token, term)
         return answer(10 --[[GRANTED]], fence, it.lease)
       end
       is_open = is_open and not it and not why
+      if first then
+        passed[#passed + 1] = key
+      end
     end
   end
   key = keys[1]
@@ -145,7 +148,11 @@ local function acquire(keys, token, term)
         return old.session == session
       end)
     end
-    return answer(10 --[[GRANTED]], grant(ticket_for(token, term), keys), term.lease)
+    local it = ticket_for(token, term)
+    local granted_fence = grant(it, keys)
+    -- After writes nothing may fail (R12): whoever is first looks again.
+    pcall(tell_firsts, passed, it, granted_fence)
+    return answer(10 --[[GRANTED]], granted_fence, term.lease)
   end
   refuse(keys, token, term)
 end

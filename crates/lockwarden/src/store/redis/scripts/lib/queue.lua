@@ -2,7 +2,8 @@
 
 -- Looks for the first ticket that is alive, in time and can be served (R26). Gives what to `drop`; the ticket, its
 -- request if it has one, and the ticket that is the first behind it or was passed; or nil, and why nobody can be
--- served: 'kept', or 'more' where the bound on dropped tickets was met; or neither: nobody is in the way.
+-- served: 'kept', or 'more' where the bound on dropped tickets was met; or neither: nobody is in the way, but one or more
+-- were passed if there is a first.
 local function pick()
   local drops = {}
   if waits[key] == false then
@@ -16,7 +17,7 @@ local function pick()
     end
     local token, text = tokens[at], texts[at]
     if not token then
-      return drops
+      return drops, nil, nil, passed
     end
     local it = text and ticket_of(token, text)
     local request = it and it.several and request_of(token)
@@ -36,13 +37,26 @@ local function pick()
   if tokens[64 --[[DROPS_PER_COMMAND]] + 1] then
     return drops, nil, nil, nil, #drops > 0 and 'more' or 'kept'
   end
-  return drops
+  return drops, nil, nil, passed
 end
 
 local function tell_first(first, it, granted_fence)
   tell(first.session, 'F', field(key) .. field(first.token) .. field(it.token) .. number(it.lease)
     .. field(it.session) .. number(granted_fence) .. number(it.lease) .. number(it.grace)
     .. field('0') .. field('0') .. field(it.party))
+end
+
+-- Tells whoever is first in the queues of these keys now that it looks after this new holder (G5).
+local function tell_firsts(keys, it, granted_fence)
+  local here = key
+  for n = 1, #keys do
+    key = keys[n]
+    local tokens, texts = places(0, 0)
+    if texts[1] then
+      tell_first(ticket_of(tokens[1], texts[1]), it, granted_fence)
+    end
+  end
+  key = here
 end
 
 -- Grants the lock to a ticket that `pick` found, and with it the others of its request. One of the asker gets the
@@ -64,14 +78,7 @@ local function hand(it, request, first, to_asker)
     wait_ends(it)
     forget_request(it.token)
     granted_fence = grant(it, request.keys)
-    for n = 1, #request.keys do
-      key = request.keys[n]
-      local tokens, texts = places(0, 0)
-      if texts[1] then
-        tell_first(ticket_of(tokens[1], texts[1]), it, granted_fence)
-      end
-    end
-    key = request.keys[1]
+    tell_firsts(request.keys, it, granted_fence)
   else
     wait_ends(it)
     granted_fence = grant(it, { key })
@@ -142,29 +149,29 @@ end
 -- have waited.
 local function leave_queues(keys, token, is_own)
   local here = key
-  local one_of_several
+  local one_of_several = false
   for n = 1, #keys do
     key = keys[n]
     local old = ticket(token)
     if old and is_own(old) then
       drop({ token })
       if old.several then
-        one_of_several = one_of_several or old
+        one_of_several = true
       else
         wait_ends(old)
       end
     end
   end
-  if one_of_several then
-    local request = request_of(token)
-    if request then
-      key = request.keys[1]
-      wait_ends(one_of_several)
-      forget_request(token)
-    end
+  -- Its tickets may have been dropped while its session was cut off. What is left of it would have names kept for
+  -- nobody.
+  local request = (one_of_several or #keys > 1) and request_of(token)
+  if request and request.session == session then
+    key = request.keys[1]
+    wait_ends(request)
+    forget_request(token)
   end
   key = here
-  return one_of_several ~= nil
+  return one_of_several
 end
 
 -- Gives up waiting. Where a request for several names goes, others may have waited for it only.
