@@ -549,7 +549,7 @@ impl Turn<'_> {
         // Of several that were granted together some are lost: the rest is given back, to be asked for anew.
         self.free(&own, &ask.token);
         if let Some((number, in_use)) = self.other_mode(ask) {
-            self.stand_down(ask.names(), |it| it.token == ask.token && it.session == *at.caller);
+            self.stand_down(ask.names(), &ask.token, |_| true);
             return Reply::OtherMode { at: number, in_use };
         }
         if self.guard_ms() == 0 {
@@ -575,10 +575,10 @@ impl Turn<'_> {
                 }
             }
             if open {
-                self.leave_queues(ask.names(), |it| {
-                    it.token == ask.token && it.session == *at.caller
-                });
+                self.leave_queues(ask.names(), (&ask.token, at.caller), |_| true);
                 self.grant(ask.wants(), &ask.ticket(at, None), ask.lease_ms);
+                // It may have passed others.
+                ask.names().for_each(|name| self.tell_first(name));
                 return self.granted(ask);
             }
         }
@@ -592,7 +592,7 @@ impl Turn<'_> {
             false => None,
         };
         if let Some(cycle) = deadlock::cycle(at, self.locks, kept_for.as_ref(), ask) {
-            self.stand_down(ask.names(), |it| it.token == ask.token && it.session == *at.caller);
+            self.stand_down(ask.names(), &ask.token, |_| true);
             ask.names().for_each(|name| self.probe(name));
             return Reply::Deadlock(cycle);
         }
@@ -720,7 +720,7 @@ impl Turn<'_> {
         let absence = others.first().map(|name| self.lock(name).absence());
         // An acquire that was sent again before this release may have found a lock gone, and
         // queued: nothing of the token is left behind (G6).
-        self.stand_down(others, |it| it.token == *token && it.session == *at.caller);
+        self.stand_down(others, token, |_| true);
         self.free(&owned, token);
         absence.map_or(Reply::Released, Reply::NotHeld)
     }
@@ -728,9 +728,7 @@ impl Turn<'_> {
     fn cancel(&mut self, command: &Command, token: &Token, proof: &str) -> Reply {
         // By session and proof as well: in the drop-ins the same value may be another's by now.
         let caller = self.at.caller;
-        self.stand_down(command.names(), |ticket| {
-            ticket.token == *token && ticket.session == *caller && &*ticket.proof == proof
-        });
+        self.stand_down(command.names(), token, |ticket| &*ticket.proof == proof);
         let is_granted = |record: &Record| record.session == *caller && &*record.proof == proof;
         let mut granted: Vec<&Name> = command.names().collect();
         granted.retain(|name| self.lock(name).held_by(token).is_some_and(is_granted));

@@ -36,6 +36,14 @@ pub use recall::{
     a_recall_is_for_the_guards_that_are, a_recall_reaches_the_holder,
 };
 
+mod several;
+pub use several::{
+    a_crowd_of_several, a_thousand_at_once, an_owner_enters_several_again, bad_values_of_several,
+    deadlocks_of_several, giving_up_several_leaves_nothing, one_lost_is_all_lost,
+    only_the_oldest_has_names_kept, several_are_one_grant, several_are_renewed_together,
+    whoever_is_behind_goes_on_at_once,
+};
+
 /// A store under test, empty at first.
 pub trait Place: Send + Sync {
     /// A handle of the store, as another program would open it.
@@ -73,7 +81,12 @@ macro_rules! conformance_tests {
             sites_and_tags_are_shown,
             bad_tags_are_refused, acquires_of_one_place_share_their_party,
             a_recall_reaches_the_holder, a_recall_changes_nothing, a_recall_is_for_the_guards_that_are,
-            a_recall_hurts_only_the_holder_that_is_named);
+            a_recall_hurts_only_the_holder_that_is_named,
+            several_are_one_grant, a_thousand_at_once,
+            only_the_oldest_has_names_kept, whoever_is_behind_goes_on_at_once,
+            giving_up_several_leaves_nothing, one_lost_is_all_lost, several_are_renewed_together,
+            an_owner_enters_several_again, deadlocks_of_several, bad_values_of_several,
+            a_crowd_of_several);
     };
     (@ $make:expr; $($case:ident),*) => {
         $(

@@ -13,7 +13,7 @@ use lockwarden_testkit::{
     taker::{Options, SOON},
 };
 use std::time::{Duration, Instant};
-use support::{MS, TAKER, calls, connect, on_every_server, size, started};
+use support::{MS, TAKER, calls, connect, on_every_server, runtime, size, started};
 
 /// Heartbeats that so many sessions may have sent since `began`: one a second each (R19).
 fn beats(sessions: u64, began: Instant) -> u64 {
@@ -80,6 +80,59 @@ fn one_round_trip_each() {
         }
         for took in best {
             assert!((MS(200)..MS(400)).contains(&took), "{took:?} with 200 ms a round trip");
+        }
+    });
+}
+
+/// R29: several free names at once are one call to acquire and one to release, however many they are.
+#[test]
+fn two_commands_for_several() {
+    on_every_server(|server, protocol| async move {
+        let warden = connect(&server, protocol).await;
+        let mut raw = server.raw();
+        for count in [4, 100, 1_000] {
+            let lock = warden.lock_all((0..count).map(|number| format!("x{number}")));
+            lock.acquire().await.unwrap().release().await.unwrap();
+            let (before, began) = (calls(&mut raw, "evalsha"), Instant::now());
+            let cycles = 20;
+            for _ in 0..cycles {
+                lock.acquire().await.unwrap().release().await.unwrap();
+            }
+            let sent = calls(&mut raw, "evalsha") - before;
+            let most = 2 * cycles + beats(1, began);
+            assert!((2 * cycles..=most).contains(&sent), "{sent} for {cycles} times {count}");
+        }
+    });
+}
+
+/// R28, R29: a request for several names that waits says so again within 10 s, wherever it stands: unlike a queue, which
+/// any of its waiters keeps, it would be forgotten after a minute, and its place with it.
+#[test]
+fn waiting_for_several_is_refreshed() {
+    let server = started(ServerKind::any());
+    runtime().block_on(async {
+        let (a, b) = (connect(&server, "").await, connect(&server, "").await);
+        let held = a.lock("x").acquire().await.unwrap();
+        let mut waiting = Vec::new();
+        for i in 1..=4 {
+            let lock = b.lock_all(["x", "y"]);
+            waiting.push(tokio::spawn(async move { lock.acquire().await?.release().await }));
+            until("queued", || async { waiters(&a, "x").await == i }).await;
+        }
+        let mut raw = server.raw();
+        let mut requests = || {
+            let texts = raw.cmd(&["HVALS", "lockwarden:requested"]);
+            texts.items().iter().map(|it| format!("{it:?}")).collect::<Vec<_>>()
+        };
+        let before = requests();
+        assert_eq!(before.len(), 4);
+        tokio::time::sleep(MS(11_000)).await;
+        let after = requests();
+        assert_eq!(after.len(), 4);
+        assert!(after.iter().all(|it| !before.contains(it)), "one of them said nothing");
+        held.release().await.unwrap();
+        for task in waiting {
+            task.await.unwrap().unwrap();
         }
     });
 }

@@ -222,6 +222,100 @@ fn c12_closing_leaves_nothing_redis() {
     closing_leaves_nothing(&Site::redis(ServerKind::any()));
 }
 
+/// R29, G3: a process that holds several locks at once is killed: whoever waits for one of them, or for all of them,
+/// on this machine, has them at once, also where they are more than it is told the holders of.
+fn a_killed_holder_of_several(site: &Site, count: usize, bound_us: u64) {
+    let names: Vec<String> = (0..count).map(|number| format!("n{number:03}")).collect();
+    let all = names.join(",");
+    let observer = observer(site);
+    let options = Options::new(TAKER, site.url());
+    let mut times_us = Vec::new();
+    for _ in 0..size(30, 8) {
+        let [mut holder, mut one, mut rest] = [options.start(), options.start(), options.start()];
+        holder.acquire("k", &all, "");
+        one.tell(&format!("acquire k {}", names[1]));
+        await_queue(&observer, &names[1], 1);
+        rest.tell(&format!("acquire k {all}"));
+        await_queue(&observer, &names[count - 1], 1);
+        let killed_us = now_us();
+        holder.process().kill9();
+        let (fence, one_us) = one.acquired("k");
+        assert_eq!(
+            observer.show(&names[1]).unwrap().queue.len(),
+            1,
+            "the other waits for the first"
+        );
+        one.release("k").unwrap();
+        let (next, rest_us) = rest.acquired("k");
+        assert!(next > fence);
+        assert!(rest.check("k"));
+        rest.release("k").unwrap();
+        times_us.push((one_us - killed_us, rest_us - killed_us));
+        // One who does not wait takes over as well.
+        let mut dead = options.start();
+        dead.acquire("k", &all, "");
+        dead.process().kill9();
+        assert!(observer.lock_all(&names).no_wait().acquire().is_ok());
+    }
+    times_us.sort_unstable();
+    println!("takeover of {count}: {times_us:?} µs");
+    let worst_us = times_us.iter().map(|(one, rest)| *one.max(rest)).max().unwrap();
+    assert!(worst_us <= bound_us, "{times_us:?}");
+}
+
+#[test]
+fn a_killed_holder_of_several_file() {
+    a_killed_holder_of_several(&Site::file(), 4, 300_000);
+}
+
+#[test]
+fn a_killed_holder_of_several_redis() {
+    a_killed_holder_of_several(&Site::redis(ServerKind::any()), 4, 300_000);
+}
+
+#[test]
+fn a_killed_holder_of_many_file() {
+    // A transaction for each of them: on a busy disk the end of the grace may come first.
+    a_killed_holder_of_several(&Site::file(), 100, 4_500_000);
+}
+
+#[test]
+fn a_killed_holder_of_many_redis() {
+    a_killed_holder_of_several(&Site::redis(ServerKind::any()), 100, 1_000_000);
+}
+
+/// R29, C61: a holder of several that is stopped beyond its lease has lost all of them, and its release hurts nobody.
+fn a_stopped_holder_of_several(site: &Site) {
+    let options = Options::new(TAKER, site.url());
+    let (mut a, mut b) = (options.clone().label("a").start(), options.label("b").start());
+    let (first, _) = a.acquire("k", "p,q,r,s", "lease=1000");
+    assert!(a.check("k"));
+    a.process().stop();
+    let (second, _) = b.acquire("k", "q,s,t", "lease=5000");
+    let (third, _) = b.acquire("l", "p,r", "lease=5000");
+    assert!(second > first && third > first, "G2");
+    a.tell("check k");
+    a.process().cont();
+    assert_eq!(a.hear("check k")[2], "false");
+    assert_eq!(a.release("k"), Err("lost".to_owned()));
+    assert!(b.check("k") && b.check("l"));
+    b.release("k").unwrap();
+    b.release("l").unwrap();
+    for name in ["p", "q", "r", "s", "t"] {
+        assert!(observer(site).show(name).unwrap().holder.is_none());
+    }
+}
+
+#[test]
+fn c61_a_stopped_holder_of_several_file() {
+    a_stopped_holder_of_several(&Site::file());
+}
+
+#[test]
+fn c61_a_stopped_holder_of_several_redis() {
+    a_stopped_holder_of_several(&Site::redis(ServerKind::any()));
+}
+
 /// The type is shared between threads and tasks as users do.
 #[test]
 fn handles_are_send_and_sync() {

@@ -9,7 +9,8 @@ use crate::{
     command::{Acquire, Message, Mode, Wait},
     deadlock::{self, Place, WaitChange},
     limits::{DROPS_PER_COMMAND, QUEUE_TTL_MS, W_MS},
-    name::{Name, Token},
+    name::{Name, SessionId, Token},
+    party::Party,
 };
 
 /// What a promotion came to.
@@ -89,7 +90,7 @@ impl Turn<'_> {
     }
 
     /// Whoever is first now looks after the lock (G5).
-    fn tell_first(&mut self, name: &Name) {
+    pub(super) fn tell_first(&mut self, name: &Name) {
         if let Some(first) = self.lock(name).queue.first().cloned()
             && let Some(holder) = self.holder(name)
         {
@@ -118,7 +119,7 @@ impl Turn<'_> {
             None => vec![(name.clone(), ticket.mode)],
         };
         let names = || wants.iter().map(|(name, _)| name);
-        self.leave_queues(names(), |it| it.token == ticket.token);
+        self.leave_queues(names(), (&ticket.token, &ticket.session), |_| true);
         let lease_ms = if to_asker { ticket.lease_ms } else { ticket.lease_ms.min(W_MS) };
         let fence = self.grant(wants.iter().map(|(name, mode)| (name, *mode)), ticket, lease_ms);
         let mut same = None;
@@ -189,40 +190,49 @@ impl Turn<'_> {
         ahead.into_iter().any(|it| it.token == kept_for.token)
     }
 
-    /// Takes tickets out of queues. (Those of the dead are dropped without a word about their waits, which
-    /// count no more without the ticket.)
+    /// Takes the tickets of a token and a session out of queues. True: they were a request's, for whose sake others may
+    /// have waited. (Those of the dead are dropped without a word about their waits, which count no more without the
+    /// ticket.)
     pub(super) fn leave_queues<'n>(
         &mut self,
         names: impl IntoIterator<Item = &'n Name>,
+        (token, session): (&Token, &SessionId),
         whose: impl Fn(&Ticket) -> bool,
     ) -> bool {
-        let mut several = None;
+        let is_its = |it: &Ticket| it.token == *token && it.session == *session && whose(it);
+        let (mut count, mut had_several) = (0, false);
         for name in names {
-            for ticket in self.lock(name).queue.extract_if(.., |it| whose(it)).collect::<Vec<_>>() {
+            count += 1;
+            for ticket in self.lock(name).queue.extract_if(.., |it| is_its(it)).collect::<Vec<_>>()
+            {
                 // An owner waits with a request, not with each of its tickets.
+                had_several |= ticket.several;
                 if !ticket.several {
-                    self.effects.waits.extend(ticket.wait_ends(name));
-                } else if several.is_none() {
-                    several = Some(ticket);
+                    self.effects.waits.extend(wait_ends(name, token, &ticket.party));
                 }
             }
         }
-        let Some(ticket) = several else { return false };
-        if let Some(request) = self.request(&ticket.token) {
-            self.effects.waits.extend(ticket.wait_ends(&request.names[0]));
-            self.locks.forget_request(&ticket.token);
+        // Its tickets may have been dropped while its session was cut off. What is left of it would have names kept
+        // for nobody.
+        if (had_several || count > 1)
+            && let Some(request) = self.request(token).filter(|it| it.session == *session)
+        {
+            self.effects.waits.extend(wait_ends(&request.names[0], token, &request.party));
+            self.locks.forget_request(token);
         }
-        true
+        had_several
     }
 
     /// Gives up waiting. Where a request for several names goes, others may have waited for it only.
     pub(super) fn stand_down<'n>(
         &mut self,
         names: impl IntoIterator<Item = &'n Name>,
+        token: &Token,
         whose: impl Fn(&Ticket) -> bool,
     ) {
         let names: Vec<&Name> = names.into_iter().collect();
-        if !self.leave_queues(names.iter().copied(), whose) || self.guard_ms() > 0 {
+        let whom = (token, self.at.caller);
+        if !self.leave_queues(names.iter().copied(), whom, whose) || self.guard_ms() > 0 {
             return;
         }
         for name in names {
@@ -331,13 +341,15 @@ impl Lock {
     }
 }
 
-impl Ticket {
-    /// Its owner does not wait with it any more.
-    fn wait_ends(&self, name: &Name) -> impl Iterator<Item = WaitChange> + use<> {
-        let place = Place { name: name.clone(), token: self.token.clone() };
-        let wholes: Vec<_> = deadlock::wholes(&self.party.owner).collect();
-        wholes.into_iter().map(move |owner| WaitChange::Ends(owner, place.clone()))
-    }
+/// An owner does not wait here with this token any more.
+fn wait_ends(
+    name: &Name,
+    token: &Token,
+    party: &Party,
+) -> impl Iterator<Item = WaitChange> + use<> {
+    let place = Place { name: name.clone(), token: token.clone() };
+    let wholes: Vec<_> = deadlock::wholes(&party.owner).collect();
+    wholes.into_iter().map(move |owner| WaitChange::Ends(owner, place.clone()))
 }
 
 impl Acquire {

@@ -117,9 +117,10 @@ impl Taker {
         self.recorder.as_ref().map_or_else(|| guard.check(), |recorder| recorder.check(guard))
     }
 
-    /// `acquire KEY NAME OPTION…`
+    /// `acquire KEY NAME OPTION…`; several names with commas between them are acquired at once.
     async fn acquire(self, key: String, words: Vec<String>) {
-        let guard = match options(self.warden.lock(&words[2]), &words[3..]).acquire().await {
+        let lock = self.warden.lock_all(words[2].split(','));
+        let guard = match options(lock, &words[3..]).acquire().await {
             Ok(guard) => Arc::new(guard),
             Err(error) => return say(&format!("failed {key} {} {error}", error.code())),
         };

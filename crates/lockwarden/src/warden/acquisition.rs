@@ -87,8 +87,8 @@ pub(super) struct Wait {
     pub(super) told: Waiting,
     /// A revocation was heard before the grant that it is about.
     pub(super) revoked: bool,
-    /// A dead holder was already taken over from once on behalf of a caller that does not wait.
-    pub(super) took_over: bool,
+    /// How often dead holders were already taken over from on behalf of a caller that does not wait.
+    pub(super) took_over: usize,
 }
 
 /// What a caller is told.

@@ -15,7 +15,7 @@ use lockwarden_core::{
     Command, Epoch, Message, Name, Reply, Token,
     command::{self, Absence, HolderView, Reason, Refusal},
     keeper::{Acknowledged, HandleId, Loss, State as Belief},
-    limits::W_MS,
+    limits::{MOST_HOLDERS_TOLD, W_MS},
 };
 use std::time::Duration;
 
@@ -183,7 +183,14 @@ impl State {
                     wait.position = refusal.position;
                     let names: Vec<Name> = acquisition.ask.names().cloned().collect();
                     self.line_up(id);
-                    for (number, name) in names.iter().enumerate() {
+                    // Beyond the last that is told, if as many are told as can be, others may be held as well.
+                    let told = refusal.holders().count();
+                    let last = refusal.holders().map(|(number, _)| number).max();
+                    let known = match last {
+                        Some(last) if told >= MOST_HOLDERS_TOLD => last + 1,
+                        _ => names.len(),
+                    };
+                    for (number, name) in names.iter().enumerate().take(known) {
                         self.watching.holder(name, refusal.holder_of(number));
                     }
                     self.plan_recheck(now_us, id, &refusal);
@@ -243,8 +250,10 @@ impl State {
     pub(super) fn refused(&mut self, id: HandleId, refusal: Refusal) {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         if let Some(wait) = &mut acquisition.wait
-            && !std::mem::replace(&mut wait.took_over, true)
+            && wait.took_over * MOST_HOLDERS_TOLD <= acquisition.ask.also.len()
         {
+            // Once, or as often as it takes to be told of all holders.
+            wait.took_over += 1;
             let dead: Vec<Command> = refusal
                 .holders()
                 .filter_map(|(number, holder)| {

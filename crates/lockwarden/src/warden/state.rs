@@ -146,7 +146,7 @@ impl State {
             position: None,
             told: Waiting { told: None, trouble: self.down.clone() },
             revoked: false,
-            took_over: false,
+            took_over: 0,
         };
         // Registered before it is sent: an asking or a grant may come before the answer (R16).
         let first = if ask.proof.is_empty() {

@@ -10,8 +10,9 @@ use lockwarden_core::{
     Command,
     command::{self, Reason, Refusal},
     keeper::{Action, HandleId, Loss, Mend},
-    limits::W_MS,
+    limits::{MOST_HOLDERS_TOLD, W_MS},
 };
+use std::collections::BTreeSet;
 
 /// The pause before a command that met passing trouble is sent again.
 pub(super) const RETRY_US: u64 = 100_000;
@@ -53,6 +54,13 @@ impl State {
         self.tell();
         for (processes, holders) in self.watching.take_dead() {
             tracing::info!(?processes, "holders have died: taking over");
+            // Who waits for more locks than it is told the holders of: the dead may hold others of them.
+            let names = holders.iter().filter_map(|holder| self.waiting.get(&holder.name)?.first());
+            let many = |id: &HandleId| {
+                let ask = self.acquisitions.get(id).map(|it| &it.ask);
+                ask.is_some_and(|ask| ask.also.len() >= MOST_HOLDERS_TOLD)
+            };
+            let again: BTreeSet<HandleId> = names.copied().filter(many).collect();
             for holder in holders {
                 let command = Command::Revoke {
                     name: holder.name,
@@ -61,6 +69,9 @@ impl State {
                     delayed: false,
                 };
                 self.outbox.push_back(Purpose::TakeOver(command, None));
+            }
+            for id in again {
+                self.outbox.push_back(Purpose::Acquire(id));
             }
         }
         let timer = self.timers.first().map(|(at_us, _)| *at_us);
@@ -75,10 +86,13 @@ impl State {
         // where commands were sent again.
         let looks_after = matches!(refusal.position, Some(0 | 1));
         if !looks_after && !self.is_front(id, &acquisition.ask) {
-            // One that has an owner does look again: for deadlocks, and so that others find it in theirs (R37).
-            let has_owner = !acquisition.ask.party.owner.is_empty();
+            // One that has an owner does look again: for deadlocks, and so that others find it in theirs (R37). So does
+            // one for several locks: unlike a queue, its request is forgotten without its own rechecks, and with it its
+            // place.
+            let ask = &acquisition.ask;
+            let looks_again = !ask.party.owner.is_empty() || !ask.also.is_empty();
             let after_us = (OTHER_RECHECK_MS - random::below(OTHER_RECHECK_MS / 2)) * 1_000;
-            return self.recheck_at(id, if has_owner { now_us + after_us } else { 0 });
+            return self.recheck_at(id, if looks_again { now_us + after_us } else { 0 });
         }
         let ttl_ms = refusal.holder.as_ref().and_then(|holder| holder.ttl_ms).unwrap_or(u64::MAX);
         let after = |margin_ms: u64, most_ms: u64| ttl_ms.saturating_add(margin_ms).min(most_ms);

@@ -170,14 +170,14 @@ local function acquire(keys, token, term)
     end)
     return answer(28 --[[OTHER_MODE]], in_use_at - 1, in_use)
   end
-  local is_open = guard_ms == 0
+  local is_open, passed = guard_ms == 0, {}
   for n = 1, guard_ms == 0 and #keys or 0 do
     key = keys[n]
     if not may_grant() then
       is_open = false
     else
       -- First those who came before (R26).
-      local to_asker, ahead = serve(token)
+      local to_asker, ahead, has_passed = serve(token)
       if to_asker then
         key = keys[1]
         local mine_now = held_by(token)
@@ -187,6 +187,9 @@ local function acquire(keys, token, term)
         return answer(22 --[[MORE]])
       end
       is_open = is_open and not ahead and has_room(modes[n].count, modes[n].of)
+      if has_passed then
+        passed[#passed + 1] = key
+      end
     end
   end
   key = keys[1]
@@ -197,7 +200,10 @@ local function acquire(keys, token, term)
         return old.session == session
       end)
     end
-    return answer(10 --[[GRANTED]], grant(ticket_for(token, term), keys, modes), term.lease)
+    local granted_fence = grant(ticket_for(token, term), keys, modes)
+    -- After writes nothing may fail (R12): whoever is first looks again.
+    pcall(tell_firsts, passed)
+    return answer(10 --[[GRANTED]], granted_fence, term.lease)
   end
   refuse(keys, token, term, modes)
 end

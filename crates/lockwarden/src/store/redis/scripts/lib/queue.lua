@@ -19,6 +19,16 @@ local function tell_who_is_first(first)
   end
 end
 
+-- The same in the queues of these keys.
+local function tell_firsts(keys)
+  local here = key
+  for n = 1, #keys do
+    key = keys[n]
+    tell_who_is_first()
+  end
+  key = here
+end
+
 -- Grants the lock to a ticket, and with it the others of its request. One of the asker gets the whole lease, for its
 -- reply says so; another gets W at most and is told by message (R27). `first`: the ticket that is the first now.
 local function hand(it, request, first, to_asker)
@@ -37,11 +47,7 @@ local function hand(it, request, first, to_asker)
     wait_ends(it)
     forget_request(it.token)
     granted_fence = grant(it, request.keys, request.modes)
-    for n = 1, #request.keys do
-      key = request.keys[n]
-      tell_who_is_first()
-    end
-    key = request.keys[1]
+    tell_firsts(request.keys)
   else
     wait_ends(it)
     granted_fence = grant(it, { key }, { it })
@@ -63,8 +69,8 @@ end
 
 -- Grants a lock to those who wait for it, as long as there is room, in order: to each ticket that is alive, in time and
 -- can be served (R26). `begin`: what makes it free, before the first write (R12); nil: it is free, or has room. Gives
--- whether a ticket of this token was served, and who is still ahead of a newcomer: nil; 'somebody'; or 'more', where the
--- bound on dropped tickets was met.
+-- whether a ticket of this token was served; who is still ahead of a newcomer: nil; 'somebody'; or 'more', where the
+-- bound on dropped tickets was met; and whether anybody was passed.
 local function serve(token, begin)
   local drops, dropped, served = {}, 0, 0
   local to_asker, passed, first, ahead = false, nil, nil, nil
@@ -145,7 +151,7 @@ local function serve(token, begin)
   if served > 0 and (passed or first) then
     tell_who_is_first(passed or first)
   end
-  return to_asker, ahead
+  return to_asker, ahead, passed ~= nil
 end
 
 -- Hands on a lock that is free by now, or has room. After writes nothing may fail (R12): whoever is first looks again
@@ -192,29 +198,29 @@ end
 -- have waited.
 local function leave_queues(keys, token, is_own)
   local here = key
-  local one_of_several
+  local one_of_several = false
   for n = 1, #keys do
     key = keys[n]
     local old = ticket(token)
     if old and is_own(old) then
       drop({ token })
       if old.several then
-        one_of_several = one_of_several or old
+        one_of_several = true
       else
         wait_ends(old)
       end
     end
   end
-  if one_of_several then
-    local request = request_of(token)
-    if request then
-      key = request.keys[1]
-      wait_ends(one_of_several)
-      forget_request(token)
-    end
+  -- Its tickets may have been dropped while its session was cut off. What is left of it would have names kept for
+  -- nobody.
+  local request = (one_of_several or #keys > 1) and request_of(token)
+  if request and request.session == session then
+    key = request.keys[1]
+    wait_ends(request)
+    forget_request(token)
   end
   key = here
-  return one_of_several ~= nil
+  return one_of_several
 end
 
 -- Gives up waiting. Where a request for several names goes, others may have waited for it only.
