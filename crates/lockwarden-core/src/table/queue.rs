@@ -266,6 +266,10 @@ impl Turn<'_> {
         if ticket.several {
             let names = ask.names().cloned().collect();
             let known = self.request(&ask.token);
+            // Another session's of the same token is in the way of ours (R25).
+            if known.as_ref().is_some_and(|known| known.session != *at.caller) {
+                return None;
+            }
             ticket.since_us = known.map_or(at.now_us, |known| known.since_us);
             self.locks.keep_request(Request {
                 token: ask.token.clone(),

@@ -148,7 +148,7 @@ fn lease_ms() -> impl Strategy<Value = u64> {
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
-    let by = || prop_oneof![3 => 0..3_usize, 1 => 3..TOKENS.len()];
+    let by = || prop_oneof![3 => 0..3_usize, 1 => 3..TOKENS.len(), 2 => 5..7_usize];
     let wait = prop_oneof![
         2 => Just(Wait::No),
         1 => prop::sample::select(vec![0, 2_000, 50_000]).prop_map(Wait::For),
@@ -195,6 +195,8 @@ fn several() -> impl Strategy<Value = Op> {
     let rest = (wait, prop::bool::ANY, modes());
     (0..3_usize, what, 0..SETS.len(), (whose, 0..2_usize), rest).prop_map(
         |(who, what, set, (whose, which), (wait, owned, modes))| {
+            // Only a session's own token asks for several.
+            let whose = if matches!(what, What::Acquire) { 0 } else { whose };
             let by = ((who + whose) % 3, which);
             Op::Alone(who, Ask::Several { what, set, by, wait, owned, modes })
         },
@@ -216,7 +218,7 @@ fn crowd() -> impl Strategy<Value = Vec<Op>> {
                 owner: Whose::Own,
                 mode: modes[lock],
             };
-            Op::Alone(who, if releases { Ask::Release { lock, by: 0 } } else { ask })
+            Op::Alone(who, if releases { Ask::Release { lock, by: 5 } } else { ask })
         },
     );
     let other = prop_oneof![
@@ -382,6 +384,8 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
         token(match by {
             0 | 1 => TOKENS[who],
             2 => TOKENS[(who + 1) % 3],
+            5 => ["as", "bs", "cs"][who],
+            6 => ["at", "bt", "ct"][who],
             by => TOKENS[by],
         })
     };
@@ -411,7 +415,8 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                 also: Default::default(),
                 modes,
                 name: lock(at),
-                token: by(it),
+                // Two sessions have one token only where it is the caller's choice, and then the lock is exclusive.
+                token: if mode == Mode::Exclusive { by(it) } else { by(5 + it % 2) },
                 proof: proof(has_proof),
                 wait,
                 lease_ms,

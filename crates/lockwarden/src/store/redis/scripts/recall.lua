@@ -4,10 +4,10 @@
 -- answers    RECALLED, NOT_HELD, HELD_BY_FOREIGN
 
 local function recall(_, token, by)
-  if holder() ~= token then
+  if not holds(token) then
     return answer(14 --[[NOT_HELD]], absence())
   end
-  local it = record()
+  local it = held_by(token)
   if not it then
     return answer(41 --[[HELD_BY_FOREIGN]])
   end

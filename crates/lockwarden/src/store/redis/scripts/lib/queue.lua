@@ -312,6 +312,10 @@ local function queue_up(keys, token, term, modes)
   local request
   if it.several then
     local known = request_of(token)
+    -- Another session's of the same token is in the way of ours (R25).
+    if known and known.session ~= session then
+      return -1
+    end
     it.since = known and known.since or now
     request = {
       token = token, session = session, deadline = it.deadline, since = it.since,
