@@ -215,5 +215,5 @@ fn tickets_share_what_they_have_in_common() {
         party: party.clone(),
     };
     let lock = Lock { queue: (0..1000).map(ticket).collect(), ..Lock::default() };
-    assert!(lock_to_bytes(&lock).len() < 1000 * 53);
+    assert!(lock_to_bytes(&lock).len() < 1000 * 54);
 }

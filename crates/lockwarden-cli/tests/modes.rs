@@ -1,0 +1,105 @@
+//! `run --shared` and `run --permits`, on the embedded store and on Redis.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
+mod support;
+
+use lockwarden_testkit::servers::{Server, ServerKind};
+use rustix::process::Signal;
+use serde_json::json;
+use support::{Ran, Site, Started, until};
+
+/// An embedded store, one on each server, and what keeps them.
+fn sites() -> Vec<(Option<Server>, Site)> {
+    let on_server = |kind| {
+        let server = Server::start(kind);
+        server.without_guard();
+        let site = Site::with(&server.url());
+        (Some(server), site)
+    };
+    let servers = ServerKind::default_set().into_iter().map(on_server);
+    std::iter::once((None, Site::new())).chain(servers).collect()
+}
+
+/// A command that runs until the file `go-LABEL` is there.
+fn hold(site: &Site, label: &str, options: &[&str]) -> Started {
+    let options = [options, &["--label", label]].concat();
+    let started =
+        site.run(&options, &format!("echo > ready-{label}; {}", until(&format!("go-{label}"))));
+    site.await_file(&format!("ready-{label}"));
+    started
+}
+
+fn end(site: &Site, label: &str, started: Started) {
+    site.write(&format!("go-{label}"));
+    let ran = started.end();
+    assert_eq!(ran.code(), 0, "{ran:?}");
+}
+
+fn try_once(site: &Site, options: &[&str]) -> Ran {
+    site.run(&[options, &["--no-wait"]].concat(), "true").end()
+}
+
+#[test]
+fn readers_run_together_and_a_killed_one_is_noticed() {
+    for (_server, site) in sites() {
+        let one = hold(&site, "one", &["x", "--shared"]);
+        let two = hold(&site, "two", &["x", "--shared"]);
+        assert_eq!(try_once(&site, &["x"]).code(), 75);
+        let shown = site.show("x");
+        assert_eq!(
+            (&shown["holder"]["mode"], &shown["beside"][0]["mode"]),
+            (&json!("shared"), &json!("shared"))
+        );
+        let words = site.ran(&["show", "x"]).text();
+        assert!(words.contains("held (shared)") && words.contains("beside "), "{words}");
+        // The runner and its command are gone at once: what they held is, too.
+        one.signal(Signal::KILL);
+        site.write("go-one");
+        let writer = site.run(&["x", "--wait", "20s"], "true");
+        site.await_queue("x", 1);
+        end(&site, "two", two);
+        let ran = writer.end();
+        assert_eq!(ran.code(), 0, "{ran:?}");
+    }
+}
+
+#[test]
+fn so_many_permits_and_no_more() {
+    for (_server, site) in sites() {
+        let one = hold(&site, "one", &["pool", "--permits", "1/3"]);
+        let two = hold(&site, "two", &["pool", "--permits", "2/3"]);
+        let ran = try_once(&site, &["pool", "--permits", "1/3"]);
+        assert_eq!(ran.code(), 75, "{ran:?}");
+        for other in [&["pool"][..], &["pool", "--shared"], &["pool", "--permits", "1/4"]] {
+            let ran = try_once(&site, other);
+            assert_eq!(ran.code(), 64, "{ran:?}");
+            assert!(ran.stderr.contains("of 3 permits"), "{ran:?}");
+        }
+        end(&site, "two", two);
+        assert_eq!(try_once(&site, &["pool", "--permits", "2/3"]).code(), 0);
+        end(&site, "one", one);
+        assert!(site.is_free("pool"));
+    }
+}
+
+#[test]
+fn bad_input_is_refused_and_named() {
+    let site = Site::new();
+    for (permits, rule) in [
+        ("0/3", "0 of 3 permits are out of range"),
+        ("4/3", "4 of 3 permits are out of range"),
+        ("1/1000001", "1 of 1000001 permits are out of range"),
+        ("1", "permits are N/M"),
+        ("-1/3", "permits are N/M"),
+        ("one/3", "permits are N/M"),
+        ("", "permits are N/M"),
+    ] {
+        let ran = try_once(&site, &["x", "--permits", permits]);
+        assert_eq!(ran.code(), 64, "{ran:?}");
+        assert!(ran.stderr.contains(rule), "{ran:?}");
+    }
+    let ran = try_once(&site, &["x", "--shared", "--permits", "1/2"]);
+    assert_eq!(ran.code(), 64, "{ran:?}");
+    assert!(site.is_free("x"));
+}
