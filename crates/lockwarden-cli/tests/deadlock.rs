@@ -4,28 +4,15 @@
 
 mod support;
 
-use lockwarden_testkit::servers::{Server, ServerKind};
 use serde_json::json;
 use std::{
     io::Write,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
-use support::{Site, ran, until};
+use support::{Site, ran, sites, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockwarden");
-
-/// An embedded store, one on each server, and what keeps them.
-fn sites() -> Vec<(Option<Server>, Site)> {
-    let on_server = |kind| {
-        let server = Server::start(kind);
-        server.without_guard();
-        let site = Site::with(&server.url());
-        (Some(server), site)
-    };
-    let servers = ServerKind::default_set().into_iter().map(on_server);
-    std::iter::once((None, Site::new())).chain(servers).collect()
-}
 
 /// `run x` inside `run x`, directly and with another lock in between.
 #[test]

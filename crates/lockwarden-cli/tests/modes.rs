@@ -4,37 +4,9 @@
 
 mod support;
 
-use lockwarden_testkit::servers::{Server, ServerKind};
 use rustix::process::Signal;
 use serde_json::json;
-use support::{Ran, Site, Started, until};
-
-/// An embedded store, one on each server, and what keeps them.
-fn sites() -> Vec<(Option<Server>, Site)> {
-    let on_server = |kind| {
-        let server = Server::start(kind);
-        server.without_guard();
-        let site = Site::with(&server.url());
-        (Some(server), site)
-    };
-    let servers = ServerKind::default_set().into_iter().map(on_server);
-    std::iter::once((None, Site::new())).chain(servers).collect()
-}
-
-/// A command that runs until the file `go-LABEL` is there.
-fn hold(site: &Site, label: &str, options: &[&str]) -> Started {
-    let options = [options, &["--label", label]].concat();
-    let started =
-        site.run(&options, &format!("echo > ready-{label}; {}", until(&format!("go-{label}"))));
-    site.await_file(&format!("ready-{label}"));
-    started
-}
-
-fn end(site: &Site, label: &str, started: Started) {
-    site.write(&format!("go-{label}"));
-    let ran = started.end();
-    assert_eq!(ran.code(), 0, "{ran:?}");
-}
+use support::{Ran, Site, end, hold, sites};
 
 fn try_once(site: &Site, options: &[&str]) -> Ran {
     site.run(&[options, &["--no-wait"]].concat(), "true").end()

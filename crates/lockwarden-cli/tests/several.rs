@@ -4,43 +4,13 @@
 
 mod support;
 
-use lockwarden_testkit::{
-    process::eventually,
-    servers::{Server, ServerKind},
-};
+use lockwarden_testkit::process::eventually;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
-use support::{SOON, Site, Started, until};
+use support::{SOON, Site, end, hold, sites, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockwarden");
-
-/// An embedded store, one on each server, and what keeps them.
-fn sites() -> Vec<(Option<Server>, Site)> {
-    let on_server = |kind| {
-        let server = Server::start(kind);
-        server.without_guard();
-        let site = Site::with(&server.url());
-        (Some(server), site)
-    };
-    let servers = ServerKind::default_set().into_iter().map(on_server);
-    std::iter::once((None, Site::new())).chain(servers).collect()
-}
-
-/// A command that runs until the file `go-LABEL` is there, with these names.
-fn hold(site: &Site, label: &str, names: &[&str]) -> Started {
-    let options = [names, &["--label", label]].concat();
-    let started =
-        site.run(&options, &format!("echo > ready-{label}; {}", until(&format!("go-{label}"))));
-    site.await_file(&format!("ready-{label}"));
-    started
-}
-
-fn end(site: &Site, label: &str, started: Started) {
-    site.write(&format!("go-{label}"));
-    let ran = started.end();
-    assert_eq!(ran.code(), 0, "{ran:?}");
-}
 
 /// One try for these names, and how it ended.
 fn try_once(site: &Site, names: &[&str]) -> support::Ran {

@@ -3,7 +3,10 @@
 #![allow(dead_code, reason = "each test file uses its own part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
-use lockwarden_testkit::process::{Process, eventually, poll_until};
+use lockwarden_testkit::{
+    process::{Process, eventually, poll_until},
+    servers::{Server, ServerKind},
+};
 use serde_json::Value;
 use std::{
     ffi::OsStr,
@@ -24,6 +27,34 @@ pub(crate) struct Site {
     dir: TempDir,
     /// The store's URL: the embedded store, unless another was given.
     pub(crate) url: String,
+}
+
+/// An embedded store, one on each server, and what keeps them.
+pub(crate) fn sites() -> Vec<(Option<Server>, Site)> {
+    let on_server = |kind| {
+        let server = Server::start(kind);
+        server.without_guard();
+        let site = Site::with(&server.url());
+        (Some(server), site)
+    };
+    let servers = ServerKind::default_set().into_iter().map(on_server);
+    std::iter::once((None, Site::new())).chain(servers).collect()
+}
+
+/// A command that holds what these options of `run` say until the file `go-LABEL` is there.
+pub(crate) fn hold(site: &Site, label: &str, options: &[&str]) -> Started {
+    let options = [options, &["--label", label]].concat();
+    let started =
+        site.run(&options, &format!("echo > ready-{label}; {}", until(&format!("go-{label}"))));
+    site.await_file(&format!("ready-{label}"));
+    started
+}
+
+/// Lets it end.
+pub(crate) fn end(site: &Site, label: &str, started: Started) {
+    site.write(&format!("go-{label}"));
+    let ran = started.end();
+    assert_eq!(ran.code(), 0, "{ran:?}");
 }
 
 /// What a program that ran has left.
