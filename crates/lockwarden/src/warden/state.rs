@@ -38,7 +38,8 @@ const LAST_TRY_US: u64 = 1_000_000;
 
 pub(super) struct State {
     pub(super) keeper: Keeper,
-    pub(super) acquisitions: BTreeMap<HandleId, Acquisition>,
+    /// Boxed: the nodes of the map are half empty where numbers only grow.
+    pub(super) acquisitions: BTreeMap<HandleId, Box<Acquisition>>,
     /// By token, where the token is ours alone.
     pub(super) ids: HashMap<Token, HandleId>,
     /// By name and value, where the value is the caller's choice and may come twice (drop-ins): in
@@ -167,7 +168,7 @@ impl State {
             was_sent: false,
             timer_us: 0,
         };
-        self.acquisitions.insert(id, acquisition);
+        self.acquisitions.insert(id, Box::new(acquisition));
         self.set_timer(id);
         if first {
             self.push(Purpose::Acquire(id));
@@ -518,10 +519,8 @@ impl State {
 
     pub(super) fn forget(&mut self, id: HandleId) {
         self.keeper.forget(id);
-        let Some(Acquisition { ask, timer_us, was_sent, .. }) = self.acquisitions.remove(&id)
-        else {
-            return;
-        };
+        let Some(acquisition) = self.acquisitions.remove(&id) else { return };
+        let Acquisition { ask, timer_us, was_sent, .. } = *acquisition;
         self.acquisitions_sent -= usize::from(was_sent);
         self.timers.remove(&(timer_us, id));
         self.owners.ended(&ask.party.owner, ask.names(), id);
