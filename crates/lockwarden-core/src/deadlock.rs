@@ -151,7 +151,7 @@ impl Walk<'_> {
     fn by_its_holders(&mut self, name: &Name, token: &Token, mode: Mode) -> bool {
         let Some(mode) = self.lacks_room(name, token, mode) else { return false };
         let lock = self.expired(name);
-        let records: Vec<Record> = lock.holders().cloned().collect();
+        let records: Vec<Record> = lock.holders().take(LONGEST_CYCLE).cloned().collect();
         // Those who can finish give back what they have; it is too little if the others have more than this.
         let spare = match mode {
             Mode::Permits { count, of } => u64::from(of - count.min(of)),

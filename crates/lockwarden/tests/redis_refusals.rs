@@ -17,8 +17,8 @@ use lockwarden_testkit::{
     servers::{Server, ServerKind},
 };
 use redis_support::{
-    SOON, Session, acquire, acquire_of, cancel, recall, release, renew, revoke, settings, show,
-    with_protocols,
+    SOON, Session, acquire, acquire_of, acquire_shared, cancel, recall, release, renew, revoke,
+    settings, show, with_protocols,
 };
 use std::{io::Read, net::TcpListener};
 
@@ -101,7 +101,26 @@ fn c36_out_of_memory() {
         session.ask(acquire("held", "t", Wait::No));
         session.ask(acquire("held", "u", Wait::Forever));
         session.ask(acquire("held", "v", Wait::Forever));
+        for reader in ["r", "s"] {
+            session.ask(acquire_shared("read", reader, Wait::No));
+        }
+        session.ask(acquire("read", "w", Wait::Forever));
         assert!(server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).is_ok());
+        // Held together it is no other: no new reader, but those who are there go on.
+        for lock in ["read", "new"] {
+            let error = session.try_ask(acquire_shared(lock, "t", Wait::Forever)).unwrap_err();
+            assert_eq!(trouble(&error), Trouble::OutOfMemory);
+        }
+        for lease_ms in [20_000, 30_000] {
+            assert_eq!(session.ask(renew("read", "r", lease_ms)), Reply::Renewed { lease_ms });
+        }
+        assert!(matches!(session.ask(revoke("read", "s", true)), Reply::Revoked { .. }));
+        // It may have been asked before whether it still wants the lock (R16).
+        while !matches!(session.message(), Message::Revoked { .. }) {}
+        assert_eq!(session.ask(release("read", "s")), Reply::Released);
+        assert_eq!(session.ask(release("read", "r")), Reply::Released);
+        assert!(matches!(session.message(), Message::Grant { .. }), "handed on all the same");
+        assert_eq!(session.ask(release("read", "w")), Reply::Released);
         for wait in [Wait::No, Wait::Forever] {
             let error = session.try_ask(acquire("new", "t", wait)).unwrap_err();
             assert_eq!(trouble(&error), Trouble::OutOfMemory);

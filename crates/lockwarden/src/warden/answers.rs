@@ -199,9 +199,8 @@ impl State {
             Ok(Reply::OtherMode { at, in_use }) => {
                 let name = acquisition.ask.name_at(at).clone();
                 let asked = acquisition.ask.mode_at(at);
-                self.finish(id, Err(Error::OtherMode { name, asked, in_use }));
-                // It left no ticket, so there is nothing to cancel.
-                self.forget(id);
+                // The same acquire may be under way once more, and find the lock free: what it gets is given back.
+                self.fail(id, Error::OtherMode { name, asked, in_use });
             }
             Ok(Reply::Deadlock(cycle)) => {
                 let name = cycle.first().map_or(&acquisition.ask.name, |step| &step.name).clone();

@@ -10,7 +10,7 @@ use lockwarden::{
 };
 use lockwarden_core::{
     Command, Epoch, Message, Name, Reply, SessionId, Token,
-    command::{Acquire, Renew, Wait},
+    command::{Acquire, Mode, Renew, Wait},
     party::{Party, Process},
 };
 use lockwarden_testkit::servers::{Server, ServerKind};
@@ -288,6 +288,12 @@ pub fn acquire(lock: &str, by: &str, wait: Wait) -> Command {
         floor: 0,
         party: party(by),
     })
+}
+
+/// An acquire as one reader of several.
+pub fn acquire_shared(lock: &str, by: &str, wait: Wait) -> Command {
+    let Command::Acquire(ask) = acquire(lock, by, wait) else { unreachable!() };
+    Command::Acquire(Acquire { modes: [Mode::Shared].into(), ..ask })
 }
 
 /// An acquire of an owner, which waits.

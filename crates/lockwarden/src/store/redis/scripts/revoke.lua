@@ -29,6 +29,8 @@ local function revoke(keys, token, meant, delayed)
     if ends > most then
       ends = most
     end
+    -- First, as below.
+    settle()
     it.revoked = 1
     put_share(it, ends)
     settle()

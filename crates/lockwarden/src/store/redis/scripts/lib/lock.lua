@@ -41,12 +41,12 @@ local function known_schema(schema)
   end
 end
 
--- What a packed record says. An error if it is none.
+-- What a packed record says; count and of are those of a share, see `together.lua`. An error if it is none.
 local function record_of(text)
   local it = {}
   local schema
   schema, it.session, it.token, it.fence, it.revoked, it.lease, it.run, it.proof, it.since, it.grace,
-    it.party = unpack_packed(text)
+    it.party, it.count, it.of = unpack_packed(text)
   known_schema(schema)
   for name, expected in pairs({
     session = 'string', token = 'string', fence = 'number', revoked = 'number', lease = 'number',

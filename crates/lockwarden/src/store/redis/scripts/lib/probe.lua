@@ -9,7 +9,11 @@ local function probe()
   -- A foreign client took the expiry away or made it longer: the lease is put back (R15).
   local ttl = call('PTTL', key)
   if is_together() then
-    settle()
+    -- Not without need: what follows a write is not refused for the lack of memory (R12).
+    local left = last_left()
+    if ttl < left - 2 or ttl > left + 2 then
+      settle()
+    end
   elseif ttl < 0 or ttl > list[1].lease then
     ttl = list[1].lease
     expire_in(ttl, list[1])

@@ -8,13 +8,7 @@
 
 local function share_of(token)
   local text = call('HGET', companion('shares'), token)
-  if not text then
-    return nil
-  end
-  local it = record_of(text)
-  local last = { unpack_packed(text) }
-  it.count, it.of = last[12], last[13]
-  return it
+  return text and record_of(text) or nil
 end
 
 -- How many permits they have together stands in the hash, too, under no token.
@@ -22,17 +16,23 @@ local function used()
   return tonumber(call('HGET', companion('shares'), '') or 0)
 end
 
--- The key and what stands beside it end with the last of the leases.
-local function settle()
+-- In how many ms the last of the leases ends, 1 at least; or nil: there is none.
+local function last_left()
   local last_one = call('ZRANGE', companion('holders'), -1, -1, 'WITHSCORES')
   if not last_one[1] then
+    return nil
+  end
+  local left = ceil((last_one[2] - now) / 1000)
+  return left < 1 and 1 or left
+end
+
+-- The key and what stands beside it end with the last of the leases.
+local function settle()
+  local left = last_left()
+  if not left then
     call('DEL', key, companion('holders'), companion('shares'))
     values[key], records[key], certain[key] = false, false, true
     return
-  end
-  local left = ceil((last_one[2] - now) / 1000)
-  if left < 1 then
-    left = 1
   end
   call('PEXPIRE', key, left)
   call('PEXPIRE', companion('holders'), left)
@@ -111,11 +111,7 @@ end
 
 -- Does somebody hold it by this token? A foreign client does by its value.
 local function holds(token)
-  if is_together() then
-    return share_of(token) ~= nil
-  end
-  local it = record()
-  return (it and it.token or value()) == token
+  return held_by(token) ~= nil or (not is_together() and not record() and value() == token)
 end
 
 -- The mode that it is held in by holders of ours: count and of; or nil.
@@ -177,18 +173,21 @@ local function grant(it, keys, modes)
   local granted = it
   for n = 1, #keys do
     key = keys[n]
-    -- Each lock has a record of its own.
-    it = {}
-    for name, text in pairs(granted) do
-      it[name] = text
+    if n > 1 then
+      -- Each lock has a record of its own.
+      it = {}
+      for name, text in pairs(granted) do
+        it[name] = text
+      end
     end
     it.count, it.of = modes[n].count, modes[n].of
     if it.of == 0 then
       write(it, it.lease)
     else
       if not is_together() then
-        call('DEL', companion('holders'), companion('shares'))
+        -- First, for without memory it is refused (R12).
         call('SET', key, together_value, 'PX', it.lease)
+        call('DEL', companion('holders'), companion('shares'))
         values[key], records[key], certain[key] = together_value, false, true
       end
       put_share(it, now + it.lease * 1000)
@@ -216,12 +215,13 @@ end
 
 -- Sets the whole lease of the holder of a token, and writes what it results in (R15). `it`: its record, if one counts.
 local function extend(lease, it)
+  -- First what needs no memory: what follows a write is not refused for the lack of it.
   if it and it.of and it.of ~= 0 then
+    settle()
     it.lease, it.run = lease, short_run
     put_share(it, now + lease * 1000)
     return settle()
   end
-  -- First, for it needs no memory, and what follows a write is not refused for the lack of it.
   expire_in(lease, it)
   if it and (it.lease ~= lease or it.run ~= short_run) then
     it.lease, it.run = lease, short_run
