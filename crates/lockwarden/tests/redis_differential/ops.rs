@@ -6,6 +6,7 @@ use lockwarden_core::{
     command::{Acquire, Mode, Renew, Wait},
 };
 use proptest::prelude::*;
+use std::sync::Arc;
 
 pub(crate) const NAMES: [&str; 3] = ["plain", "x{tag}y", "}{"];
 pub(crate) const TOKENS: [&str; 5] = ["a", "b", "c", "d", "1:\u{e9}\n"];
@@ -64,7 +65,8 @@ pub(crate) enum Ask {
         grace_ms: u64,
         floor: Floor,
         owner: Whose,
-        mode: Mode,
+        /// Exclusively; else by a token of its own alone, as [`OWN_MODES`] has it.
+        alone: bool,
     },
     Renew {
         lock: usize,
@@ -99,12 +101,10 @@ pub(crate) enum Ask {
         what: What,
         /// One of [`SETS`].
         set: usize,
-        /// Whose token, and which of two.
+        /// Whose token, and which of three.
         by: (usize, usize),
         wait: Wait,
         owned: bool,
-        /// Of all three locks.
-        modes: [Mode; 3],
     },
 }
 
@@ -123,25 +123,19 @@ fn lock() -> impl Strategy<Value = usize> {
     prop_oneof![6 => Just(0_usize), 2 => Just(1), 1 => Just(2)]
 }
 
-/// Each lock is mostly used as it should be.
-fn mode(lock: usize) -> impl Strategy<Value = Mode> {
-    let permits = (1..3_u32, 2..4_u32).prop_map(|(count, of)| Mode::Permits { count, of });
-    match lock {
-        0 => prop_oneof![6 => Just(Mode::Exclusive), 4 => Just(Mode::Shared), 1 => permits].boxed(),
-        1 => prop_oneof![6 => Just(Mode::Exclusive), 2 => Just(Mode::Shared)].boxed(),
-        _ => {
-            let two = (1..3_u32).prop_map(|count| Mode::Permits { count, of: 2 });
-            prop_oneof![4 => Just(Mode::Exclusive), 5 => two, 1 => permits].boxed()
-        }
-    }
-}
+/// How the tokens of a session that are its own alone are used: the same token is the same acquisition. Most uses of
+/// one lock can be beside each other.
+const OWN_MODES: [[Mode; 3]; 2] = [
+    [Mode::Shared, Mode::Shared, Mode::Permits { count: 1, of: 2 }],
+    [Mode::Permits { count: 1, of: 3 }, Mode::Shared, Mode::Permits { count: 2, of: 2 }],
+];
 
-fn modes() -> impl Strategy<Value = [Mode; 3]> {
-    prop_oneof![
-        2 => Just([Mode::Exclusive; 3]),
-        3 => (mode(0), mode(1), mode(2)).prop_map(|(a, b, c)| [a, b, c])
-    ]
-}
+/// How its requests for several are.
+const MODES: [[Mode; 3]; 3] = [
+    [Mode::Exclusive; 3],
+    [Mode::Shared, Mode::Exclusive, Mode::Permits { count: 1, of: 2 }],
+    [Mode::Shared, Mode::Shared, Mode::Permits { count: 2, of: 2 }],
+];
 
 fn lease_ms() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1_000, 5_000, 30_000])
@@ -163,11 +157,12 @@ fn ask() -> impl Strategy<Value = Ask> {
     let proof = || prop::bool::weighted(0.15);
     let owner = prop_oneof![2 => Just(Whose::Nobodys), 4 => Just(Whose::Own), 1 => Just(Whose::Neighbours),
         1 => Just(Whose::Part)];
-    let terms = (prop::bool::ANY, floor, owner, modes());
+    let alone = prop::bool::weighted(0.7);
+    let terms = (prop::bool::ANY, floor, owner, alone);
     prop_oneof![
         8 => (lock(), by(), proof(), wait, lease_ms(), terms).prop_map(
-            |(lock, by, proof, wait, lease_ms, (long, floor, owner, modes))| Ask::Acquire {
-                lock, by, proof, wait, lease_ms, floor, owner, mode: if proof { Mode::Exclusive } else { modes[lock] }, grace_ms: if long { 4_000 } else { 3_000 },
+            |(lock, by, proof, wait, lease_ms, (long, floor, owner, alone))| Ask::Acquire {
+                lock, by, proof, wait, lease_ms, floor, owner, alone: alone || proof, grace_ms: if long { 4_000 } else { 3_000 },
             }
         ),
         2 => (lock(), by(), lease_ms()).prop_map(|(lock, by, lease_ms)| Ask::Renew { lock, by, lease_ms }),
@@ -192,21 +187,21 @@ fn several() -> impl Strategy<Value = Op> {
     ];
     // Seldom another's token.
     let whose = prop_oneof![12 => Just(0_usize), 1 => Just(1)];
-    let rest = (wait, prop::bool::ANY, modes());
-    (0..3_usize, what, 0..SETS.len(), (whose, 0..2_usize), rest).prop_map(
-        |(who, what, set, (whose, which), (wait, owned, modes))| {
+    let rest = (wait, prop::bool::ANY);
+    (0..3_usize, what, 0..SETS.len(), (whose, 0..3_usize), rest).prop_map(
+        |(who, what, set, (whose, which), (wait, owned))| {
             // Only a session's own token asks for several.
             let whose = if matches!(what, What::Acquire) { 0 } else { whose };
             let by = ((who + whose) % 3, which);
-            Op::Alone(who, Ask::Several { what, set, by, wait, owned, modes })
+            Op::Alone(who, Ask::Several { what, set, by, wait, owned })
         },
     )
 }
 
 /// Requests for several locks and for one in each other's way, and what gives them free again.
 fn crowd() -> impl Strategy<Value = Vec<Op>> {
-    let single = (0..3_usize, 0..3_usize, prop::bool::ANY, modes()).prop_map(
-        |(who, lock, releases, modes)| {
+    let single = (0..3_usize, 0..3_usize, prop::bool::ANY, prop::bool::ANY).prop_map(
+        |(who, lock, releases, alone)| {
             let ask = Ask::Acquire {
                 lock,
                 by: 0,
@@ -216,7 +211,7 @@ fn crowd() -> impl Strategy<Value = Vec<Op>> {
                 grace_ms: 3_000,
                 floor: Floor::None,
                 owner: Whose::Own,
-                mode: modes[lock],
+                alone,
             };
             Op::Alone(who, if releases { Ask::Release { lock, by: 5 } } else { ask })
         },
@@ -286,7 +281,7 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
                 grace_ms: 3_000,
                 floor: Floor::None,
                 owner: Whose::Own,
-                mode: Mode::Exclusive,
+                alone: true,
             };
             let ask = |wait, lease_ms| ask_by(0, wait, lease_ms);
             let renews = Op::Alone(holder, Ask::Renew { lock, by: 0, lease_ms: 30_000 });
@@ -344,7 +339,7 @@ fn cycle() -> impl Strategy<Value = Vec<Op>> {
             grace_ms: 3_000,
             floor: Floor::None,
             owner: Whose::Own,
-            mode: Mode::Exclusive,
+            alone: true,
         };
         let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2)];
         ops.extend((0..sessions).map(|who| Op::Alone(who, ask(who, 0, Wait::No))));
@@ -399,7 +394,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             grace_ms,
             floor,
             owner,
-            mode,
+            alone,
         } => {
             let owner = match owner {
                 Whose::Nobodys => "",
@@ -407,16 +402,17 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                 Whose::Neighbours => SESSIONS[(who + 1) % 3],
                 Whose::Part => ["B/part/1", "C/part/1", "A/part/1"][who],
             };
-            let modes = match mode {
-                Mode::Exclusive => Default::default(),
-                mode => [mode].into(),
+            // Two sessions have one token only where it is the caller's choice, and then the lock is exclusive.
+            let it = if has_proof { it % 5 } else { it };
+            let (token, modes): (_, Arc<[Mode]>) = match it {
+                it if (alone || has_proof) && it < 5 => (by(it), Arc::default()),
+                it => (by(5 + it % 2), [OWN_MODES[it % 2][at]].into()),
             };
             Command::Acquire(Acquire {
                 also: Default::default(),
                 modes,
                 name: lock(at),
-                // Two sessions have one token only where it is the caller's choice, and then the lock is exclusive.
-                token: if mode == Mode::Exclusive { by(it) } else { by(5 + it % 2) },
+                token,
                 proof: proof(has_proof),
                 wait,
                 lease_ms,
@@ -456,7 +452,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
         }
         Ask::Show { lock: at } => Command::Show { name: lock(at) },
         Ask::Beat => Command::Beat,
-        Ask::Several { what, set, by: (whose, which), wait, owned, modes } => {
+        Ask::Several { what, set, by: (whose, which), wait, owned } => {
             let (at, others) = SETS[set].split_first().expect("none is empty");
             let (name, also) = (lock(*at), others.iter().map(|at| lock(*at)).collect());
             // The same token is the same acquisition, of the same locks.
@@ -465,9 +461,9 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                 What::Acquire => Command::Acquire(Acquire {
                     name,
                     also,
-                    modes: match modes {
-                        [Mode::Exclusive, Mode::Exclusive, Mode::Exclusive] => Default::default(),
-                        modes => SETS[set].iter().map(|at| modes[*at]).collect(),
+                    modes: match which {
+                        0 => Arc::default(),
+                        which => SETS[set].iter().map(|at| MODES[which][*at]).collect(),
                     },
                     token,
                     proof: "".into(),

@@ -173,7 +173,7 @@ local function grant(it, keys, modes)
   local granted = it
   for n = 1, #keys do
     key = keys[n]
-    if n > 1 then
+    if #keys > 1 then
       -- Each lock has a record of its own.
       it = {}
       for name, text in pairs(granted) do
