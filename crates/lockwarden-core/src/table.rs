@@ -571,7 +571,12 @@ impl Turn<'_> {
                 match promoted.ahead {
                     Ahead::More => return Reply::More,
                     Ahead::Somebody => open = false,
-                    Ahead::Nobody => open &= self.lock(name).has_room(mode) == Ok(true),
+                    // Its own that was revoked, and has not ended yet, is in its way (G6).
+                    Ahead::Nobody => {
+                        let lock = self.lock(name);
+                        open &=
+                            lock.has_room(mode) == Ok(true) && lock.held_by(&ask.token).is_none();
+                    }
                 }
             }
             if open {

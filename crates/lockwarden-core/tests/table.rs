@@ -8,7 +8,7 @@
 
 use lockwarden_core::{
     Command, Epoch, Message, Name, Reply, Rules, Run, SessionId, Token,
-    command::{Absence, Acquire, Reason, Renew, Wait},
+    command::{Absence, Acquire, Mode, Reason, Renew, Wait},
     limits::{DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, W_MS},
     party::Party,
     table::{Context, Key, Lock, Messages, Meta, Table},
@@ -361,6 +361,26 @@ fn a_revoked_acquisition_does_not_queue() {
     assert_eq!(position(&store.reply("c", &acquire("2", Wait::Forever))), Some(0));
     assert_eq!(store.reply("a", &release("1")), Reply::Released);
     assert_eq!(store.holder().as_deref(), Some("2"));
+}
+
+/// The same where there is room for it beside itself: lost is final (G8).
+#[test]
+fn a_revoked_share_is_not_granted_again() {
+    for mode in [Mode::Shared, Mode::Permits { count: 1, of: 3 }] {
+        let share =
+            |text| Command::Acquire(Acquire { modes: [mode].into(), ..ask(text, Wait::Forever) });
+        let mut store = Store::new();
+        store.reply("a", &share("1"));
+        store.reply("b", &share("2"));
+        let (token, session) = (token("1"), None);
+        store.reply("b", &Command::Revoke { name: name(), token, session, delayed: true });
+        let refused = store.reply("a", &share("1"));
+        assert!(matches!(refused, Reply::Refused(_)), "{refused:?}");
+        assert_eq!(position(&refused), None);
+        // Another acquisition of the same session is another matter.
+        assert!(matches!(store.reply("a", &share("3")), Reply::Granted { .. }));
+        assert_eq!(store.reply("a", &release("1")), Reply::Released);
+    }
 }
 
 /// G9, R28: a forgotten queue, an expired key and a lone record leave nothing.

@@ -186,7 +186,8 @@ local function acquire(keys, token, term)
       if ahead == 'more' then
         return answer(22 --[[MORE]])
       end
-      is_open = is_open and not ahead and has_room(modes[n].count, modes[n].of)
+      -- Its own that was revoked, and has not ended yet, is in its way (G6).
+      is_open = is_open and not ahead and has_room(modes[n].count, modes[n].of) and not held_by(token)
       if has_passed then
         passed[#passed + 1] = key
       end
