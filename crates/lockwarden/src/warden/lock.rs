@@ -41,10 +41,10 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(super) fn new(shared: Arc<Shared>, names: Vec<String>) -> Lock {
+    pub(super) fn new(shared: Arc<Shared>, names: Vec<(String, Mode)>) -> Lock {
         Lock {
             shared,
-            names: names.into_iter().map(|name| (name, Mode::Exclusive)).collect(),
+            names,
             wait: Ok(Wait::Forever),
             lease: Duration::from_millis(limits::DEFAULT_LEASE_MS),
             grace: Duration::from_millis(limits::DEFAULT_GRACE_MS),
@@ -345,6 +345,10 @@ impl Lock {
 
     /// The names, each once and in order, so that whoever asks for the same ones asks for the same.
     fn names(&self) -> Result<Names, Error> {
+        // Nearly always: an acquire of one lock need not sort.
+        if let [(name, Mode::Exclusive)] = &*self.names {
+            return Ok((Name::new(name)?, Arc::default(), Arc::default()));
+        }
         let mut names: BTreeMap<Name, Mode> = BTreeMap::new();
         for (name, mode) in &self.names {
             let name = Name::new(name)?;

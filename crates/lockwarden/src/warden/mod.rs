@@ -39,7 +39,7 @@ use driver::Driver;
 use inbox::Inbox;
 use lockwarden_core::{
     Command, Name, Reply, Rules, Token,
-    command::LockView,
+    command::{LockView, Mode},
     name,
     party::{self, Party, Process},
 };
@@ -204,7 +204,7 @@ impl Warden {
 
     /// A lock by its name. Nothing is checked or sent before it is acquired.
     pub fn lock(&self, name: &str) -> Lock {
-        Lock::new(self.shared.clone(), vec![name.to_owned()])
+        Lock::new(self.shared.clone(), vec![(name.to_owned(), Mode::Exclusive)])
     }
 
     /// Several locks at once, 1,000 at most: they are granted together and released together, with one guard and one
@@ -224,7 +224,8 @@ impl Warden {
     /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
     /// ```
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
-        let names = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        let named = |name: N| (name.as_ref().to_owned(), Mode::Exclusive);
+        let names = names.into_iter().map(named).collect();
         Lock::new(self.shared.clone(), names)
     }
 
