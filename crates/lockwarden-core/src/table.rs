@@ -2,7 +2,8 @@
 //!
 //! [`step`] takes the locks, one command and the moment, and gives a reply and messages. It must not
 //! do I/O, read a clock or draw random bytes. Who is alive is an input, too: each store knows that
-//! in its own way (R13, R40). What concerns the holder is here, what concerns the queue in `queue`.
+//! in its own way (R13, R40). The commands are here; who holds a lock is in `lock` and `together`, who waits for it in
+//! `queue`.
 //!
 //! A Redis server keeps keys, not structures, so the table thinks in keys as well: the *key* holds
 //! a token and expires; the *record* describes the holder and counts only while its token is the
@@ -10,8 +11,8 @@
 
 use crate::{
     command::{
-        Absence, Acquire, Command, HolderView, LockView, Message, Mode, Reason, RecordView,
-        Refusal, Renew, Reply, TicketView,
+        Absence, Acquire, Command, HolderView, LockView, Message, Mode, Reason, Refusal, Renew,
+        Reply, TicketView,
     },
     deadlock::{self, Places, WaitChange, Waits},
     limits::{ASK_EVERY_MS, DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, MOST_HOLDERS_TOLD, W_MS},
@@ -19,12 +20,16 @@ use crate::{
     party::Party,
     rules::Rules,
 };
+use lock::{check_beside, holder_of, view};
 use queue::Ahead;
 use std::{collections::BTreeMap, sync::Arc};
 
+mod lock;
 mod queue;
 pub mod together;
 
+pub use lock::{Key, Lock, Record};
+pub use queue::{Request, Ticket};
 pub use together::Together;
 
 /// Everything a store holds: one per database and key prefix.
@@ -38,27 +43,6 @@ pub struct Table {
     pub waits: Waits,
     /// The requests for several names that wait, by their tokens (R29).
     pub requests: BTreeMap<Token, Request>,
-}
-
-/// A request for several names that waits: its tickets stand in the queues of all of them (R29).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Request {
-    /// The token of all its tickets.
-    pub token: Token,
-    /// The waiter's session.
-    pub session: SessionId,
-    /// All its names, in the order in which it gave them.
-    pub names: Arc<[Name]>,
-    /// As in [`Acquire::modes`].
-    pub modes: Arc<[Mode]>,
-    /// As in [`Ticket::deadline_us`].
-    pub deadline_us: Option<u64>,
-    /// When it came, in µs. The one that came first has its names kept for it.
-    pub since_us: u64,
-    /// When it is forgotten for want of rechecks, in µs, as its queues are.
-    pub expires_us: u64,
-    /// Who waits.
-    pub party: Arc<Party>,
 }
 
 /// What a command may look at and change.
@@ -88,86 +72,6 @@ pub struct Meta {
     pub guard_until_us: u64,
     /// The highest fence given (R34).
     pub fence: u64,
-}
-
-/// What stands about one name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Lock {
-    /// Whoever wrote the key holds the lock.
-    pub key: Option<Key>,
-    /// The holder's description; see [`Lock::record`].
-    pub record: Option<Record>,
-    /// The holders, where there may be several; see [`Lock::together`].
-    pub together: Together,
-    /// The tickets, in order of arrival.
-    pub queue: Vec<Ticket>,
-    /// When the queue is forgotten for want of rechecks, in µs (R28).
-    pub queue_expires_us: u64,
-    /// Whom we asked last whether it still wants the lock, and until when not to ask again (R16).
-    pub asked: Option<(Token, u64)>,
-}
-
-/// The lock's key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// Its value.
-    pub token: Token,
-    /// When it expires, in µs; none: never (only a foreign client writes that).
-    pub expires_us: Option<u64>,
-}
-
-/// The holder's description.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Record {
-    /// The key's value, or the record does not count (R3).
-    pub token: Token,
-    /// See [`Acquire::proof`].
-    pub proof: Arc<str>,
-    /// The holder's session.
-    pub session: SessionId,
-    /// The fence of the grant.
-    pub fence: u64,
-    /// The lease that the last grant or extension resulted in, in ms (R15).
-    pub lease_ms: u64,
-    /// The grace, in ms.
-    pub grace_ms: u64,
-    /// The run in which the holder last showed itself (R14).
-    pub run: Run,
-    /// Revoked with a delay: no renewals any more (R32).
-    pub revoked: bool,
-    /// How it holds the lock.
-    pub mode: Mode,
-    /// When it was granted, in µs.
-    pub since_us: u64,
-    /// Who holds it.
-    pub party: Arc<Party>,
-}
-
-/// A place in the queue (R28).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket {
-    /// Unique per acquisition.
-    pub token: Token,
-    /// See [`Acquire::proof`].
-    pub proof: Arc<str>,
-    /// The waiter's session.
-    pub session: SessionId,
-    /// The lease it asked for, in ms.
-    pub lease_ms: u64,
-    /// Its grace, in ms.
-    pub grace_ms: u64,
-    /// The highest fence it knows (R34).
-    pub floor: u64,
-    /// When it stops waiting, in µs; none: never.
-    pub deadline_us: Option<u64>,
-    /// When it came, in µs.
-    pub since_us: u64,
-    /// It is one of the tickets of a [`Request`].
-    pub several: bool,
-    /// How it wants to hold the lock.
-    pub mode: Mode,
-    /// Who waits.
-    pub party: Arc<Party>,
 }
 
 /// The moment of a command, as the store sees it.
@@ -340,183 +244,6 @@ pub fn step(
         Command::Show { name } => Reply::Shown(Box::new(turn.show(name))),
         Command::Beat => beat(at),
     }
-}
-
-impl Lock {
-    /// The record of the one who holds it alone, if it counts (R3).
-    #[must_use]
-    pub fn record(&self) -> Option<&Record> {
-        let key = self.key.as_ref()?;
-        self.record.as_ref().filter(|record| record.token == key.token)
-    }
-
-    /// Those who hold it together, while the key says so.
-    #[must_use]
-    pub fn together(&self) -> Option<&Together> {
-        let key = self.key.as_ref()?;
-        (key.token == together::token() && !self.together.is_empty()).then_some(&self.together)
-    }
-
-    /// The record of the holder with this token, if it counts.
-    #[must_use]
-    pub fn held_by(&self, token: &Token) -> Option<&Record> {
-        match self.together() {
-            Some(together) => together.get(token),
-            None => self.record().filter(|record| record.token == *token),
-        }
-    }
-
-    /// The records of all holders that count, whose lease ends first comes first.
-    pub fn holders(&self) -> impl Iterator<Item = &Record> {
-        let together = self.together().into_iter().flat_map(Together::by_end);
-        self.record().into_iter().chain(together.map(|(_, record)| record))
-    }
-
-    /// The mode that it is held in by holders of ours.
-    #[must_use]
-    pub fn mode(&self) -> Option<Mode> {
-        self.together().map_or_else(|| self.record().map(|it| it.mode), Together::mode)
-    }
-
-    /// Forgets what has expired.
-    pub fn expire(&mut self, now_us: u64) {
-        self.key.take_if(|key| key.expires_us.is_some_and(|at| at <= now_us));
-        self.together.expire(now_us);
-        // A key that says "together" without anybody holds nothing.
-        self.key.take_if(|key| key.token == together::token() && self.together.is_empty());
-        if self.record().is_none() {
-            self.record = None;
-        }
-        if self.together().is_none() {
-            self.together = Together::default();
-        }
-        if self.queue_expires_us <= now_us {
-            self.queue.clear();
-        }
-        if self.queue.is_empty() {
-            self.queue_expires_us = 0;
-        }
-        self.asked.take_if(|(_, until_us)| *until_us <= now_us);
-    }
-
-    /// Does nobody hold it or wait for it? (It may still remember whom it asked.)
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.key.is_none() && self.queue.is_empty()
-    }
-
-    fn absence(&self) -> Absence {
-        if self.key.is_some() { Absence::Taken } else { Absence::Free }
-    }
-
-    /// Does somebody hold it by this token? A foreign client does by its value.
-    fn holds(&self, token: &Token) -> bool {
-        match self.together() {
-            Some(together) => together.get(token).is_some(),
-            None => self.key.as_ref().is_some_and(|key| key.token == *token),
-        }
-    }
-
-    /// May this session renew or release by this token? Not if the record says that another one holds it: where
-    /// the value is the caller's choice (R25), a holder that was passed over would renew or release its successor.
-    /// A key without a record is anyone's who knows its value.
-    fn is_owned(&self, token: &Token, at: &Context<'_>) -> bool {
-        let others = |record: &Record| record.session != *at.caller;
-        self.holds(token) && !(at.rules.on(25) && self.held_by(token).is_some_and(others))
-    }
-
-    /// May it be granted to anybody: is it free, or held together?
-    fn may_grant(&self) -> bool {
-        self.key.is_none() || self.together().is_some()
-    }
-
-    /// Is there room for one more in this mode? The error: there never is beside the mode that it is in use in.
-    ///
-    /// # Errors
-    /// The mode that it is in use in.
-    pub fn has_room(&self, mode: Mode) -> Result<bool, Mode> {
-        let Some(in_use) = self.mode() else { return Ok(self.key.is_none()) };
-        check_beside(mode, in_use)?;
-        Ok(match (mode, self.together()) {
-            (Mode::Permits { count, of }, Some(together)) => {
-                together.used() + u64::from(count) <= u64::from(of)
-            }
-            (Mode::Shared, Some(_)) => true,
-            _ => false,
-        })
-    }
-
-    /// Puts a holder in.
-    fn hold(&mut self, record: Record, end_us: u64) {
-        if record.mode == Mode::Exclusive {
-            self.key = Some(Key { token: record.token.clone(), expires_us: Some(end_us) });
-            self.record = Some(record);
-            return;
-        }
-        if self.together().is_none() {
-            (self.record, self.together) = (None, Together::default());
-        }
-        self.together.put(record, end_us);
-        self.key = Some(Key { token: together::token(), expires_us: self.together.last_end_us() });
-    }
-
-    /// Takes the holder of this token away.
-    fn drop_holder(&mut self, token: &Token) {
-        if self.together().is_none() {
-            (self.key, self.record) = (None, None);
-            return;
-        }
-        self.together.remove(token);
-        let expires_us = self.together.last_end_us();
-        self.key = expires_us.map(|_| Key { token: together::token(), expires_us });
-    }
-
-    /// Changes what stands about the holder of this token, and when its lease ends (µs): `change` gets both.
-    fn change_holder(&mut self, token: &Token, change: impl FnOnce(&mut Record, &mut u64)) {
-        if self.together().is_some() {
-            let Some((mut end_us, mut record)) = self.together.remove(token) else { return };
-            change(&mut record, &mut end_us);
-            self.together.put(record, end_us);
-            if let Some(key) = &mut self.key {
-                key.expires_us = self.together.last_end_us();
-            }
-        } else if self.record().is_some_and(|record| record.token == *token)
-            && let (Some(record), Some(key)) = (&mut self.record, &mut self.key)
-        {
-            let mut end_us = key.expires_us.unwrap_or(u64::MAX);
-            change(record, &mut end_us);
-            key.expires_us = Some(end_us).filter(|end_us| *end_us < u64::MAX);
-        }
-    }
-
-    /// Lets the holder of this token end in at most `most_ms`; says in how many ms it will.
-    fn shorten(&mut self, token: &Token, now_us: u64, most_ms: u64) -> u64 {
-        let most_us = now_us + most_ms * US_PER_MS;
-        if self.held_by(token).is_none()
-            && let Some(key) = &mut self.key
-        {
-            // A foreign one.
-            let end_us = key.expires_us.map_or(most_us, |at| at.min(most_us));
-            key.expires_us = Some(end_us);
-            return (end_us - now_us).div_ceil(US_PER_MS);
-        }
-        let mut end_us = most_us;
-        self.change_holder(token, |_, end| {
-            *end = most_us.min(*end);
-            end_us = *end;
-        });
-        (end_us - now_us).div_ceil(US_PER_MS)
-    }
-}
-
-/// May a lock be asked for in one mode while it is in use in another? Permits stand beside permits of the same number
-/// only. The error is the mode that is in use.
-fn check_beside(mode: Mode, in_use: Mode) -> Result<(), Mode> {
-    let number = |mode| match mode {
-        Mode::Permits { of, .. } => Some(of),
-        Mode::Exclusive | Mode::Shared => None,
-    };
-    if number(mode) == number(in_use) { Ok(()) } else { Err(in_use) }
 }
 
 /// One command's turn.
@@ -918,38 +645,4 @@ impl Turn<'_> {
         }
         self.meta.guard_until_us.saturating_sub(self.at.now_us).div_ceil(US_PER_MS)
     }
-}
-
-/// The holder; of several the one whose lease ends first.
-fn holder_of(lock: &Lock, now_us: u64) -> Option<HolderView> {
-    let key = lock.key.as_ref()?;
-    if let Some((end_us, record)) = lock.together().and_then(|together| together.by_end().next()) {
-        return Some(view(record, Some(end_us), now_us));
-    }
-    Some(match lock.record() {
-        Some(record) => view(record, key.expires_us, now_us),
-        None => HolderView {
-            token: key.token.clone(),
-            ttl_ms: left_ms(key.expires_us, now_us),
-            record: None,
-        },
-    })
-}
-
-fn view(record: &Record, end_us: Option<u64>, now_us: u64) -> HolderView {
-    let its = RecordView {
-        session: record.session.clone(),
-        fence: record.fence,
-        lease_ms: record.lease_ms,
-        grace_ms: record.grace_ms,
-        held_ms: now_us.saturating_sub(record.since_us) / US_PER_MS,
-        revoked: record.revoked,
-        mode: record.mode,
-        party: record.party.clone(),
-    };
-    HolderView { token: record.token.clone(), ttl_ms: left_ms(end_us, now_us), record: Some(its) }
-}
-
-fn left_ms(end_us: Option<u64>, now_us: u64) -> Option<u64> {
-    end_us.map(|at| at.saturating_sub(now_us).div_ceil(US_PER_MS))
 }

@@ -4,7 +4,7 @@
 //! tickets stand in all its queues, and it is served when all its names are free at once. Until then others may pass
 //! it, except the request that came first of all of them: its names are kept for it (R29).
 
-use super::{Context, Lock, Request, Ticket, Turn, US_PER_MS};
+use super::{Context, Lock, Turn, US_PER_MS};
 use crate::{
     command::{Acquire, Message, Mode, Wait},
     deadlock::{self, Place, WaitChange},
@@ -12,6 +12,55 @@ use crate::{
     name::{Name, SessionId, Token},
     party::Party,
 };
+use std::sync::Arc;
+
+/// A request for several names that waits: its tickets stand in the queues of all of them (R29).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The token of all its tickets.
+    pub token: Token,
+    /// The waiter's session.
+    pub session: SessionId,
+    /// All its names, in the order in which it gave them.
+    pub names: Arc<[Name]>,
+    /// As in [`Acquire::modes`].
+    pub modes: Arc<[Mode]>,
+    /// As in [`Ticket::deadline_us`].
+    pub deadline_us: Option<u64>,
+    /// When it came, in µs. The one that came first has its names kept for it.
+    pub since_us: u64,
+    /// When it is forgotten for want of rechecks, in µs, as its queues are.
+    pub expires_us: u64,
+    /// Who waits.
+    pub party: Arc<Party>,
+}
+
+/// A place in the queue (R28).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// Unique per acquisition.
+    pub token: Token,
+    /// See [`Acquire::proof`].
+    pub proof: Arc<str>,
+    /// The waiter's session.
+    pub session: SessionId,
+    /// The lease it asked for, in ms.
+    pub lease_ms: u64,
+    /// Its grace, in ms.
+    pub grace_ms: u64,
+    /// The highest fence it knows (R34).
+    pub floor: u64,
+    /// When it stops waiting, in µs; none: never.
+    pub deadline_us: Option<u64>,
+    /// When it came, in µs.
+    pub since_us: u64,
+    /// It is one of the tickets of a [`Request`].
+    pub several: bool,
+    /// How it wants to hold the lock.
+    pub mode: Mode,
+    /// Who waits.
+    pub party: Arc<Party>,
+}
 
 /// What a promotion came to.
 pub(super) struct Promoted {
