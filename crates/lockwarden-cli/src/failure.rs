@@ -62,7 +62,7 @@ pub(crate) fn of_library(error: &Error) -> Code {
         Error::Busy { .. } | Error::TimedOut { .. } | Error::Guarded { .. } => Code::Busy,
         Error::Lost { .. } | Error::ReleasedOrLost { .. } => Code::Lost,
         Error::Deadlock { .. } | Error::TooDeep { .. } => Code::Deadlock,
-        Error::Foreign { .. } => Code::NotHeld,
+        Error::Foreign { .. } | Error::NotHandedOver { .. } => Code::NotHeld,
         Error::OtherMode { .. } | Error::Store(StoreError::Invalid { .. }) | Error::Invalid(_) => {
             Code::Usage
         }
@@ -109,6 +109,7 @@ mod tests {
                 in_use: lockwarden::Mode::Exclusive,
             },
             Error::Foreign { name: name.clone() },
+            Error::NotHandedOver { name: name.clone(), absence: Absence::Taken },
             Error::Guarded { name, left: Duration::ZERO },
             Error::Store(StoreError::Denied { place: place.clone(), detail: detail.clone() }),
             Error::Store(StoreError::Unavailable { place, trouble, detail, effect }),

@@ -70,8 +70,10 @@ fn who(holder: &HolderJson) -> String {
         return "another kind of client".into();
     }
     let party = output::party(holder.label.as_deref(), holder.host.as_deref(), holder.pid);
-    let state = match (holder.revoked, holder.alive) {
-        (Some(true), _) => ", revoked",
+    let state = match (holder.state, holder.alive) {
+        (Some("revoked"), _) => ", revoked",
+        (Some("cooling"), _) => ", cooling",
+        (Some("handed over"), _) => ", handed over",
         (_, Some(false)) => ", link down",
         _ => "",
     };

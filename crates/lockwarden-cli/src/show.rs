@@ -80,8 +80,12 @@ fn holder_words(holder: &HolderJson) -> String {
     if holder.foreign {
         line("state", "held by another kind of client, of which only the token is known".into());
     } else {
-        let state = match (holder.revoked, holder.alive) {
-            (Some(true), _) => "held, but revoked: it ends soon",
+        let state = match (holder.state, holder.alive) {
+            (Some("revoked"), _) => "held, but revoked: it ends soon",
+            (Some("cooling"), _) => {
+                "held by nobody, but not free: it is granted again when the lease below ends"
+            }
+            (Some("handed over"), _) => "handed over: it waits to be adopted",
             (_, Some(false)) => "held, but the holder's link to the store is down",
             _ => "held",
         };

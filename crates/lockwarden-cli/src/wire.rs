@@ -2,7 +2,7 @@
 //! core's types are never serialised.
 
 use crate::{output, stress::Sequence};
-use lockwarden::{HolderView, LockView, Mode, Name, Party, RecordView, TicketView};
+use lockwarden::{HoldState, HolderView, LockView, Mode, Name, Party, RecordView, TicketView};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -58,8 +58,11 @@ pub(crate) struct HolderJson {
     pub(crate) grace_ms: Option<u64>,
     /// Its link to the store is up.
     pub(crate) alive: Option<bool>,
-    /// It was revoked, and ends soon.
-    pub(crate) revoked: Option<bool>,
+    /// `held`; `revoked`: it ends soon; `cooling`: nobody has it, and it is not granted before its end; `handed over`: it
+    /// waits to be adopted.
+    pub(crate) state: Option<&'static str>,
+    /// For how many ms before its end the lock is granted to nobody, if its holder is lost by a crash.
+    pub(crate) delay_ms: Option<u64>,
     /// `exclusive`, `shared` or `permits N/M`.
     pub(crate) mode: Option<String>,
     pub(crate) session: Option<String>,
@@ -221,6 +224,15 @@ fn mode(mode: Mode) -> String {
     }
 }
 
+fn state(state: HoldState) -> &'static str {
+    match state {
+        HoldState::Held => "held",
+        HoldState::Revoked => "revoked",
+        HoldState::Cooling => "cooling",
+        HoldState::HandedOver => "handed over",
+    }
+}
+
 fn site(party: &Party) -> Option<String> {
     Some(party.site.to_string()).filter(|site| !site.is_empty())
 }
@@ -271,7 +283,8 @@ impl HolderJson {
             lease_ms: record.map(|it| it.lease_ms),
             grace_ms: record.map(|it| it.grace_ms),
             alive,
-            revoked: record.map(|it| it.revoked),
+            state: record.map(|it| state(it.state)),
+            delay_ms: record.map(|it| it.delay_ms),
             mode: record.map(|it| mode(it.mode)),
             session: record.map(|it| it.session.to_string()),
             site: record.and_then(|it| site(&it.party)),

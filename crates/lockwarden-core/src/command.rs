@@ -22,6 +22,8 @@ pub enum Command {
         also: Arc<[Name]>,
         /// The acquisition that ends.
         token: Token,
+        /// Its holder had lost it before, and so may others have come too late (R43).
+        lost: bool,
     },
     /// Leave the queue; if the lock was granted meanwhile, give it back (R30).
     Cancel {
@@ -55,6 +57,32 @@ pub enum Command {
         /// Who asks.
         by: Arc<Party>,
     },
+    /// Hold a lock in another mode from now on: share one that is held exclusively, or have one that is shared for
+    /// oneself, if nobody else shares it. Nobody waits for that, so that two readers who both want to write do not wait
+    /// for each other for ever.
+    Convert {
+        /// The lock.
+        name: Name,
+        /// The acquisition.
+        token: Token,
+        /// How it is held from now on.
+        to: Mode,
+        /// As in [`Acquire::floor`].
+        floor: u64,
+    },
+    /// Let a lock be adopted by whoever knows the new token (R32). Until then nobody holds it, and nobody else gets it.
+    HandOver {
+        /// The lock.
+        name: Name,
+        /// As in [`Acquire::also`].
+        also: Arc<[Name]>,
+        /// The acquisition that ends.
+        token: Token,
+        /// The token by which it is adopted: see [`Wait::Adopt`].
+        to: Token,
+        /// How long it waits to be adopted, in ms; then it is free.
+        lease_ms: u64,
+    },
     /// The heartbeat of a session (R19).
     Beat,
     /// What stands about a name. Changes nothing.
@@ -62,6 +90,14 @@ pub enum Command {
         /// The lock.
         name: Name,
     },
+}
+
+impl Wait {
+    /// Is it refused at once where it is not granted?
+    #[must_use]
+    pub fn is_one_try(self) -> bool {
+        matches!(self, Wait::No | Wait::Adopt)
+    }
 }
 
 /// Take the lock, or queue for it.
@@ -85,6 +121,11 @@ pub struct Acquire {
     pub lease_ms: u64,
     /// The grace, in ms.
     pub grace_ms: u64,
+    /// Hold it at least this long from the grant on, in ms, whatever becomes of its holder (R33); 0: no longer than it
+    /// is held.
+    pub at_least_ms: u64,
+    /// If it is lost by a crash, it is not granted again for this long, in ms (R43); 0: at once.
+    pub delay_ms: u64,
     /// The highest fence that the caller knows (R34); 0: none.
     pub floor: u64,
     /// Who asks.
@@ -118,6 +159,21 @@ impl fmt::Display for Mode {
     }
 }
 
+/// What has become of a hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HoldState {
+    /// Its holder has it.
+    #[default]
+    Held,
+    /// An operator has revoked it; it ends soon (R32).
+    Revoked,
+    /// Nobody has it any more, but it is not granted again before its end: for the rest of its minimum, or for the
+    /// delay after a crash (R33, R43).
+    Cooling,
+    /// Its holder has handed it over, and nobody has adopted it yet (R32).
+    HandedOver,
+}
+
 /// Set the lease of a held lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Renew {
@@ -140,6 +196,8 @@ pub enum Wait {
     For(u64),
     /// Until it is granted or cancelled.
     Forever,
+    /// One try, and only for what was handed over under this very token (R32).
+    Adopt,
 }
 
 impl Command {
@@ -154,6 +212,8 @@ impl Command {
             | Command::Cancel { name, .. }
             | Command::Revoke { name, .. }
             | Command::Recall { name, .. }
+            | Command::Convert { name, .. }
+            | Command::HandOver { name, .. }
             | Command::Show { name } => Some(name),
             Command::Beat => None,
         }
@@ -166,9 +226,11 @@ impl Command {
             Command::Acquire(Acquire { also, .. })
             | Command::Renew(Renew { also, .. })
             | Command::Release { also, .. }
-            | Command::Cancel { also, .. } => also,
+            | Command::Cancel { also, .. }
+            | Command::HandOver { also, .. } => also,
             Command::Revoke { .. }
             | Command::Recall { .. }
+            | Command::Convert { .. }
             | Command::Show { .. }
             | Command::Beat => &[],
         }
@@ -201,6 +263,15 @@ impl Acquire {
     #[must_use]
     pub fn name_at(&self, number: usize) -> &Name {
         self.names().nth(number).unwrap_or(&self.name)
+    }
+}
+
+impl HolderView {
+    /// Has its lease ended without a release, so that only the delay after a crash keeps the lock (R43)?
+    #[must_use]
+    pub fn is_delayed(&self) -> bool {
+        let delay_ms = self.record.as_ref().map_or(0, |record| record.delay_ms);
+        delay_ms > 0 && self.ttl_ms.is_some_and(|ttl_ms| ttl_ms <= delay_ms)
     }
 }
 
@@ -260,6 +331,13 @@ pub enum Reply {
     },
     /// The holder is asked. (What it is told may be lost, as any message.)
     Recalled,
+    /// The lock is held in the mode that was asked for.
+    Converted {
+        /// The fence, which is a new one where the lock is held exclusively from now on.
+        fence: u64,
+    },
+    /// The lock waits to be adopted, or was adopted by now.
+    HandedOver,
     /// A foreign client holds the lock: it has no session that could be told.
     Foreign,
     /// The heartbeat's answer.
@@ -376,8 +454,10 @@ pub struct RecordView {
     pub grace_ms: u64,
     /// How long it has held the lock, in ms.
     pub held_ms: u64,
-    /// It was revoked and ends soon.
-    pub revoked: bool,
+    /// What has become of it.
+    pub state: HoldState,
+    /// For how long before its end the lock is granted to nobody, because its holder has crashed, in ms (R43).
+    pub delay_ms: u64,
     /// How it holds the lock.
     pub mode: Mode,
     /// Who it is.

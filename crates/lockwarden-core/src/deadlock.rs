@@ -10,7 +10,7 @@
 //! parts: while `a/b` waits, `a` does, and `a/b` must not wait for what `a` holds. Parts do not wait for each other.
 
 use crate::{
-    command::{Acquire, CycleStep, Mode, Wait},
+    command::{Acquire, CycleStep, HoldState, Mode},
     limits::{LONGEST_CYCLE, MOST_PLACES},
     name::{Name, SessionId, Token},
     party::Party,
@@ -90,7 +90,7 @@ impl WaitChange {
 /// Can this request be part of a cycle? It has an owner, and waits.
 #[must_use]
 pub fn is_possible(ask: &Acquire) -> bool {
-    !ask.party.owner.is_empty() && ask.wait != Wait::No
+    !ask.party.owner.is_empty() && !ask.wait.is_one_try()
 }
 
 /// The cycle that this request would close, beginning with a lock that it asks for and ending with the one
@@ -190,11 +190,12 @@ impl Walk<'_> {
     }
 
     fn by_holder(&mut self, name: &Name, record: &Record) -> bool {
-        // One that was revoked, or whose link is closed, ends soon by itself. The asker's own acquisition under the
-        // same token is one that was revoked (G6).
+        // One that nobody has any more, or whose link is closed, ends soon by itself. The asker's own acquisition under
+        // the same token is one that was revoked (G6).
         let is_same = record.token == self.ask.token && record.session == *self.at.caller;
         let owner = &record.party.owner;
-        if record.revoked || !self.alive(&record.session) || is_same || owner.is_empty() {
+        let is_held = record.state == HoldState::Held && self.alive(&record.session);
+        if !is_held || is_same || owner.is_empty() {
             return false;
         }
         self.step(name, record.since_us, &record.party);

@@ -67,7 +67,7 @@ pub const LONGEST_CYCLE: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{what} of {given_ms} ms is out of range: {least_ms} ms to {most_ms} ms")]
 pub struct OutOfRange {
-    /// Which length: `lease`, `grace`, `wait`, `hold at most`.
+    /// Which length: `lease`, `grace`, `wait`, `hold at most`, `hold at least`, `lock delay`.
     pub what: &'static str,
     /// The value that was given, in ms.
     pub given_ms: u64,
@@ -108,6 +108,16 @@ pub fn wait(given_ms: u64) -> Result<u64, OutOfRange> {
 /// Checks how long a lock may be held at most: at least `least_ms`, as a lease; a wait's length at most.
 pub fn at_most(given_ms: u64, least_ms: u64) -> Result<u64, OutOfRange> {
     within("hold at most", given_ms, least_ms, MAX_WAIT_MS)
+}
+
+/// Checks how long a lock is held at least: as long as a lease may be at most; 0: no minimum.
+pub fn at_least(given_ms: u64) -> Result<u64, OutOfRange> {
+    within("hold at least", given_ms, 0, MAX_LEASE_MS)
+}
+
+/// Checks the delay after a crash: as long as a lease may be at most; 0: none.
+pub fn delay(given_ms: u64) -> Result<u64, OutOfRange> {
+    within("lock delay", given_ms, 0, MAX_LEASE_MS)
 }
 
 /// How many permits were asked for, of how many.

@@ -11,8 +11,8 @@
 
 use crate::{
     command::{
-        Absence, Acquire, Command, HolderView, LockView, Message, Mode, Reason, Refusal, Renew,
-        Reply, TicketView,
+        Acquire, Command, HoldState, HolderView, LockView, Message, Mode, Reason, Refusal, Renew,
+        Reply, TicketView, Wait,
     },
     deadlock::{self, Places, WaitChange, Waits},
     limits::{ASK_EVERY_MS, DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, MOST_HOLDERS_TOLD, W_MS},
@@ -20,7 +20,7 @@ use crate::{
     party::Party,
     rules::Rules,
 };
-use lock::{check_beside, holder_of, view};
+use lock::{check_beside, holder_of, is_nobodys, over, view};
 use queue::Ahead;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -235,12 +235,16 @@ pub fn step(
     match command {
         Command::Acquire(acquire) => turn.acquire(acquire),
         Command::Renew(renew) => turn.renew(renew),
-        Command::Release { token, .. } => turn.release(command, token),
+        Command::Release { token, lost, .. } => turn.release(command, token, *lost),
         Command::Cancel { token, proof, .. } => turn.cancel(command, token, proof),
         Command::Revoke { name, token, session, delayed } => {
             turn.revoke(name, token, session.as_ref(), *delayed)
         }
         Command::Recall { name, token, by } => turn.recall(name, token, by),
+        Command::Convert { name, token, to, floor } => turn.convert(name, token, *to, *floor),
+        Command::HandOver { token, to, lease_ms, .. } => {
+            turn.hand_over(command, token, to, *lease_ms)
+        }
         Command::Show { name } => Reply::Shown(Box::new(turn.show(name))),
         Command::Beat => beat(at),
     }
@@ -272,6 +276,9 @@ impl Turn<'_> {
                 0 => self.granted(ask),
                 guard_ms => Reply::Guarded { lease_ms: ask.lease_ms, guard_ms },
             };
+        }
+        if ask.wait == Wait::Adopt {
+            return self.adopt(ask);
         }
         // Of several that were granted together some are lost: the rest is given back, to be asked for anew.
         self.free(&own, &ask.token);
@@ -386,7 +393,9 @@ impl Turn<'_> {
             return lock.holds(&ask.token);
         }
         lock.held_by(&ask.token).is_some_and(|record| {
-            record.session == *at.caller && record.proof == ask.proof && !record.revoked
+            record.session == *at.caller
+                && record.proof == ask.proof
+                && record.state == HoldState::Held
         })
     }
 
@@ -401,8 +410,8 @@ impl Turn<'_> {
             if !lock.is_owned(&renew.token, at) {
                 return Reply::NotHeld(lock.absence());
             }
-            if lock.held_by(&renew.token).is_some_and(|record| record.revoked) {
-                return Reply::NotHeld(Absence::Revoked);
+            if let Some(absence) = lock.held_by(&renew.token).and_then(over) {
+                return Reply::NotHeld(absence);
             }
         }
         let lease_ms = renew.lease_ms;
@@ -425,14 +434,14 @@ impl Turn<'_> {
     fn extend(&mut self, name: &Name, token: &Token, lease_ms: u64) {
         let (now_us, run) = (self.at.now_us, self.meta.run.clone());
         let lock = self.lock(name);
-        let expires_us = now_us + lease_ms * US_PER_MS;
         if lock.held_by(token).is_none()
             && let Some(key) = &mut lock.key
         {
-            key.expires_us = Some(expires_us);
+            key.expires_us = Some(now_us + lease_ms * US_PER_MS);
         }
         lock.change_holder(token, |record, end_us| {
-            (record.lease_ms, record.run, *end_us) = (lease_ms, run, expires_us);
+            (record.lease_ms, record.run) = (lease_ms, run);
+            *end_us = record.end_us(now_us, lease_ms);
         });
     }
 
@@ -445,14 +454,29 @@ impl Turn<'_> {
         }
     }
 
-    fn release(&mut self, command: &Command, token: &Token) -> Reply {
+    fn release(&mut self, command: &Command, token: &Token, lost: bool) -> Reply {
         let at = self.at;
-        let (owned, others): (Vec<&Name>, Vec<&Name>) =
+        let (mut owned, mut others): (Vec<&Name>, Vec<&Name>) =
             command.names().partition(|name| self.lock(name).is_owned(token, at));
+        // What a release before this one left to cool is released (G6).
+        let cooling = lock::cooling_token(token);
+        others.retain(|name| !self.lock(name).is_owned(&cooling, at));
         let absence = others.first().map(|name| self.lock(name).absence());
         // An acquire that was sent again before this release may have found a lock gone, and
         // queued: nothing of the token is left behind (G6).
         self.stand_down(others, token, |_| true);
+        // Whose minimum is not over is not free (R33), nor what was lost before for its delay (R43).
+        owned.retain(|name| {
+            let record = self.lock(name).held_by(token);
+            let end_us = match record.filter(|record| record.state == HoldState::Held) {
+                Some(record) if lost => record.end_us(at.now_us, 0),
+                record => record.map_or(0, |record| record.least_until_us),
+            };
+            if end_us > at.now_us {
+                self.lock(name).cool(token, at.now_us, end_us);
+            }
+            end_us <= at.now_us
+        });
         self.free(&owned, token);
         absence.map_or(Reply::Released, Reply::NotHeld)
     }
@@ -478,25 +502,36 @@ impl Turn<'_> {
         let (now_us, guard_ms) = (self.at.now_us, self.guard_ms());
         let lock = self.lock(name);
         let record = lock.held_by(token);
-        let meant = session.is_none_or(|id| record.is_some_and(|record| record.session == *id));
+        // A dead session is no proof about what is nobody's.
+        let meant = session.is_none_or(|id| {
+            record.is_some_and(|record| record.session == *id && !is_nobodys(record))
+        });
         if !lock.holds(token) || !meant {
             return Reply::NotHeld(lock.absence());
         }
         let holder = record.map(|record| record.session.clone());
-        let after_ms = if !delayed {
-            0
-        } else if guard_ms > 0 {
+        let crash_end_us = match (record, session) {
+            // What died may have to be waited for all the same (R33, R43).
+            (Some(record), Some(_)) if record.state == HoldState::Held => record.end_us(now_us, 0),
+            _ => 0,
+        };
+        let after_ms = if delayed && guard_ms > 0 {
             // Nothing is shortened during the guard (R6).
             return Reply::Guarded { lease_ms: 0, guard_ms };
+        } else if delayed {
+            lock.change_holder(token, |record, _| record.state = HoldState::Revoked);
+            lock.shorten(token, now_us, now_us + W_MS * US_PER_MS)
+        } else if crash_end_us > now_us {
+            lock.cool(token, now_us, crash_end_us);
+            (crash_end_us - now_us).div_ceil(US_PER_MS)
         } else {
-            lock.change_holder(token, |record, _| record.revoked = true);
-            lock.shorten(token, now_us, W_MS)
+            0
         };
         if let Some(session) = holder {
             let (name, token) = (name.clone(), token.clone());
             self.effects.messages.push((session, Message::Revoked { name, token, after_ms }));
         }
-        if !delayed {
+        if after_ms == 0 {
             self.free(&[name], token);
         }
         Reply::Revoked { after_ms }
@@ -508,10 +543,116 @@ impl Turn<'_> {
             return Reply::NotHeld(lock.absence());
         }
         let Some(record) = lock.held_by(token) else { return Reply::Foreign };
+        if is_nobodys(record) {
+            return Reply::NotHeld(lock.absence());
+        }
         let session = record.session.clone();
         let (name, token, by) = (name.clone(), token.clone(), by.clone());
         self.effects.messages.push((session, Message::Recall { name, token, by }));
         Reply::Recalled
+    }
+
+    fn convert(&mut self, name: &Name, token: &Token, to: Mode, floor: u64) -> Reply {
+        let at = self.at;
+        if at.rules.on(11) && !self.alive(at.caller) {
+            return Reply::Unsubscribed;
+        }
+        let guard_ms = self.guard_ms();
+        let lock = self.lock(name);
+        let Some(record) = lock.held_by(token).filter(|_| lock.is_owned(token, at)) else {
+            return Reply::NotHeld(lock.absence());
+        };
+        if let Some(absence) = over(record) {
+            return Reply::NotHeld(absence);
+        }
+        let mut fence = record.fence;
+        match (record.mode, to) {
+            // What was asked for again (G6).
+            (mode, to) if mode == to => {}
+            (Mode::Exclusive, Mode::Shared) => {
+                // Its end with its lease: what a foreign client did to the key ends here (R15).
+                lock.change_holder(token, |record, end_us| {
+                    record.mode = to;
+                    *end_us = (*end_us).min(record.end_us(at.now_us, record.lease_ms));
+                });
+                if guard_ms == 0 {
+                    // The readers at the head enter at once (G4).
+                    self.promote(name, None);
+                }
+            }
+            (Mode::Shared, Mode::Exclusive) => {
+                if guard_ms > 0 {
+                    return Reply::Guarded { lease_ms: 0, guard_ms };
+                }
+                if let Some(other) = lock.another_view(token, at.now_us) {
+                    let (reason, others, position) = (Reason::Held, Vec::new(), None);
+                    let holder = Some(other);
+                    return Reply::Refused(Refusal { reason, at: 0, holder, others, position });
+                }
+                // What other readers were given meanwhile is smaller (G2).
+                fence = self.next_fence(floor);
+                self.lock(name).change_holder(token, |record, _| {
+                    (record.mode, record.fence) = (to, fence);
+                });
+            }
+            (in_use, _) => return Reply::OtherMode { at: 0, in_use },
+        }
+        Reply::Converted { fence }
+    }
+
+    fn hand_over(&mut self, command: &Command, token: &Token, to: &Token, lease_ms: u64) -> Reply {
+        let at = self.at;
+        let mut mine: Vec<&Name> = Vec::new();
+        for name in command.names() {
+            let lock = self.lock(name);
+            // It was carried out before this, or the lock was adopted since (G6).
+            if lock.held_by(to).is_some() {
+                continue;
+            }
+            let Some(record) = lock.held_by(token).filter(|_| lock.is_owned(token, at)) else {
+                return Reply::NotHeld(lock.absence());
+            };
+            if let Some(absence) = over(record) {
+                return Reply::NotHeld(absence);
+            }
+            mine.push(name);
+        }
+        for name in mine {
+            self.lock(name).change_holder(token, |record, end_us| {
+                (record.token, record.state) = (to.clone(), HoldState::HandedOver);
+                record.lease_ms = lease_ms;
+                *end_us = record.end_us(at.now_us, lease_ms);
+            });
+        }
+        Reply::HandedOver
+    }
+
+    /// Takes over what was handed over under the asker's token: all of it, or nothing (R32).
+    fn adopt(&mut self, ask: &Acquire) -> Reply {
+        if self.guard_ms() > 0 {
+            // What an old snapshot brought back may have been adopted since (R6).
+            return self.refuse(ask);
+        }
+        let mut adopted = Vec::new();
+        for name in ask.names() {
+            let lock = self.lock(name);
+            let record = lock.held_by(&ask.token).filter(|it| it.state == HoldState::HandedOver);
+            let Some(record) = record else { return Reply::NotHeld(lock.absence()) };
+            adopted.push((name, record.clone()));
+        }
+        for (name, _) in &adopted {
+            self.lock(name).drop_holder(&ask.token);
+        }
+        let wants = adopted.iter().map(|(name, record)| (*name, record.mode));
+        self.grant(wants, &ask.ticket(self.at, None), ask.lease_ms);
+        for (name, before) in &adopted {
+            // The minimum is that of the work, whoever does it.
+            self.lock(name).change_holder(&ask.token, |record, end_us| {
+                record.least_until_us = record.least_until_us.max(before.least_until_us);
+                *end_us = (*end_us).max(record.least_until_us);
+            });
+        }
+        self.granted(ask)
     }
 
     /// Takes the holders of this token away, all of them first, then hands on in the same step (G3, G4).
@@ -537,8 +678,8 @@ impl Turn<'_> {
         ticket: &Ticket,
         lease_ms: u64,
     ) -> u64 {
-        let fence = (self.meta.fence + 1).max(self.at.now_us).max(ticket.floor + 1);
-        self.meta.fence = fence;
+        let now_us = self.at.now_us;
+        let fence = self.next_fence(ticket.floor);
         let record = Record {
             token: ticket.token.clone(),
             proof: ticket.proof.clone(),
@@ -547,16 +688,27 @@ impl Turn<'_> {
             lease_ms,
             grace_ms: ticket.grace_ms,
             run: self.meta.run.clone(),
-            revoked: false,
+            state: HoldState::Held,
+            least_until_us: match ticket.at_least_ms {
+                0 => 0,
+                at_least_ms => now_us + at_least_ms * US_PER_MS,
+            },
+            delay_ms: ticket.delay_ms,
             mode: Mode::Exclusive,
-            since_us: self.at.now_us,
+            since_us: now_us,
             party: ticket.party.clone(),
         };
-        let end_us = self.at.now_us + lease_ms * US_PER_MS;
+        let end_us = record.end_us(now_us, lease_ms);
         for (name, mode) in wants {
             self.lock(name).hold(Record { mode, ..record.clone() }, end_us);
         }
         fence
+    }
+
+    /// The fence of a new grant.
+    fn next_fence(&mut self, floor: u64) -> u64 {
+        self.meta.fence = (self.meta.fence + 1).max(self.at.now_us).max(floor + 1);
+        self.meta.fence
     }
 
     /// What every refused acquire does for the lock (R14 to R16): for each holder, of many for those whose leases end
@@ -567,7 +719,7 @@ impl Turn<'_> {
         let records: Vec<Record> = lock.holders().take(DROPS_PER_COMMAND).cloned().collect();
         // A foreign client took the expiry away or made it longer: the lease is put back (R15).
         let Some(first) = records.first() else { return };
-        let lease_end_us = now_us + first.lease_ms * US_PER_MS;
+        let lease_end_us = first.end_us(now_us, first.lease_ms);
         let together_us = lock.together().and_then(Together::last_end_us);
         if let Some(key) = &mut lock.key {
             key.expires_us = match together_us {
@@ -577,11 +729,17 @@ impl Turn<'_> {
         }
         let mut asked = false;
         for record in records {
+            // What is nobody's has no link, and nobody to be asked (R32, R33).
+            if is_nobodys(&record) {
+                continue;
+            }
             if !self.alive(&record.session) {
-                if !guarded && !record.revoked && record.run == self.meta.run {
+                let is_held = record.state == HoldState::Held;
+                if !guarded && is_held && record.run == self.meta.run {
                     // Its link is closed: grace, then it is over (R14). A record of another run says
                     // nothing about a link to this one.
-                    self.lock(name).shorten(&record.token, now_us, record.grace_ms);
+                    let end_us = record.end_us(now_us, record.grace_ms);
+                    self.lock(name).shorten(&record.token, now_us, end_us);
                 }
                 continue;
             }

@@ -1,26 +1,20 @@
 //! G7: a request that would close a cycle of waits is refused at once, and no other is.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod store;
+
 use lockwarden_core::{
-    Command, Epoch, Name, Reply, Rules, Run, SessionId, Token,
-    command::{Acquire, Renew, Wait},
+    Command, Name, Reply, SessionId, Token,
+    command::{Acquire, HoldState, Renew, Wait},
     deadlock::is_part_of,
     limits::LONGEST_CYCLE,
     name,
     party::Party,
-    table::{Context, Lock, Meta, Request, Table, Ticket},
+    table::{Lock, Request, Ticket},
 };
 use proptest::prelude::*;
 use std::{collections::BTreeSet, sync::Arc};
-
-const T0: u64 = 1_700_000_000_000_000;
-
-/// A table whose guard is over, and who is connected to it.
-struct Store {
-    table: Table,
-    now_us: u64,
-    alive: BTreeSet<SessionId>,
-}
+use store::Store;
 
 fn named(number: usize) -> Name {
     Name::new(&format!("n{number}")).unwrap()
@@ -43,6 +37,8 @@ fn of(owner: usize) -> Arc<str> {
 fn ask(owner: usize, number: usize, token: &str, wait: Wait) -> Acquire {
     let party = Party { owner: of(owner), ..Party::default() };
     Acquire {
+        at_least_ms: 0,
+        delay_ms: 0,
         modes: Default::default(),
         also: Default::default(),
         name: named(number),
@@ -64,27 +60,9 @@ fn ask_all(owner: usize, set: usize, token: &str, wait: Wait) -> Acquire {
 }
 
 impl Store {
-    fn new() -> Store {
-        let meta =
-            Meta { epoch: Epoch::new("0.first"), run: Run::new("r"), guard_until_us: 0, fence: 0 };
-        let alive = (0..3).map(session).collect();
-        Store { table: Table { meta: Some(meta), ..Table::default() }, now_us: T0, alive }
-    }
-
     fn run(&mut self, caller: usize, command: &Command) -> Reply {
-        let alive = self.alive.clone();
         self.now_us += 1_000;
-        let at = Context {
-            now_us: self.now_us,
-            run: &Run::new("r"),
-            uptime_s: 100,
-            caller: &session(caller),
-            caller_run: &Run::new("r"),
-            subscribers: &|id| u64::from(alive.contains(id)),
-            in_common: 3,
-            rules: Rules::ALL,
-        };
-        self.table.apply(&at, command).0
+        self.apply(&session(caller), command).0
     }
 
     fn acquire(&mut self, owner: usize, number: usize, token: &str) -> Reply {
@@ -106,7 +84,12 @@ impl Store {
             let token = Token::new(b"nobody").unwrap();
             self.run(
                 caller,
-                &Command::Release { also: Default::default(), name: name.clone(), token },
+                &Command::Release {
+                    also: Default::default(),
+                    name: name.clone(),
+                    token,
+                    lost: false,
+                },
             );
         }
         self.table.expire(self.now_us + 1_000);
@@ -114,7 +97,9 @@ impl Store {
 
     /// The owner of the holder.
     fn holder(&self, lock: &Lock) -> Option<Arc<str>> {
-        let record = lock.record().filter(|it| !it.revoked && self.alive.contains(&it.session));
+        let record = lock
+            .record()
+            .filter(|it| it.state == HoldState::Held && self.alive.contains(&it.session));
         record.map(|record| record.party.owner.clone())
     }
 
@@ -196,6 +181,7 @@ fn two_locks_in_two_orders() {
         name: named(1),
         also: Default::default(),
         token: Token::new(b"b1").unwrap(),
+        lost: false,
     };
     assert_eq!(store.run(1, &release), Reply::Released);
     assert!(store.table.waits.is_empty());
@@ -425,7 +411,7 @@ proptest! {
                 Op::Release(owner, at) => {
                     if at < owners[owner].holds.len() {
                         let (caller, Acquire { name, also, token, .. }) = owners[owner].holds.remove(at);
-                        store.run(caller, &Command::Release { name, also, token });
+                        store.run(caller, &Command::Release { name, also, token, lost: false });
                     }
                 }
                 Op::Revoke(number) => {

@@ -2,24 +2,18 @@
 //! a second time, and more plainly.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod store;
+
 use lockwarden_core::{
-    Command, Epoch, Message, Name, Reply, Rules, Run, SessionId, Token,
+    Command, Message, Name, Reply, SessionId, Token,
     command::{Acquire, Reason, Renew, Wait},
-    table::{Context, Lock, Messages, Meta, Request, Table, Ticket},
+    table::{Lock, Messages, Request, Table, Ticket},
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use store::Store;
 
-const T0: u64 = 1_700_000_000_000_000;
 const NAMES: usize = 5;
-
-/// A table whose guard is over, and who is connected to it.
-#[derive(Clone)]
-struct Store {
-    table: Table,
-    now_us: u64,
-    alive: BTreeSet<SessionId>,
-}
 
 fn named(number: usize) -> Name {
     Name::new(&format!("n{number}")).unwrap()
@@ -38,6 +32,8 @@ fn session(number: usize) -> SessionId {
 fn ask(mask: u8, token: &str, wait: Wait) -> Acquire {
     let mut names = of_mask(mask);
     Acquire {
+        at_least_ms: 0,
+        delay_ms: 0,
         modes: Default::default(),
         name: names.remove(0),
         also: names.into(),
@@ -56,7 +52,12 @@ fn acquire(ask: &Acquire) -> Command {
 }
 
 fn release(ask: &Acquire) -> Command {
-    Command::Release { name: ask.name.clone(), also: ask.also.clone(), token: ask.token.clone() }
+    Command::Release {
+        name: ask.name.clone(),
+        also: ask.also.clone(),
+        token: ask.token.clone(),
+        lost: false,
+    }
 }
 
 fn cancel(ask: &Acquire) -> Command {
@@ -70,26 +71,8 @@ fn renew(ask: &Acquire, lease_ms: u64) -> Command {
 }
 
 impl Store {
-    fn new() -> Store {
-        let meta =
-            Meta { epoch: Epoch::new("0.first"), run: Run::new("r"), guard_until_us: 0, fence: 0 };
-        let alive = (0..3).map(session).collect();
-        Store { table: Table { meta: Some(meta), ..Table::default() }, now_us: T0, alive }
-    }
-
     fn run(&mut self, caller: usize, command: &Command) -> (Reply, Messages) {
-        let alive = self.alive.clone();
-        let at = Context {
-            now_us: self.now_us,
-            run: &Run::new("r"),
-            uptime_s: 100,
-            caller: &session(caller),
-            caller_run: &Run::new("r"),
-            subscribers: &|id| u64::from(alive.contains(id)),
-            in_common: 3,
-            rules: Rules::ALL,
-        };
-        self.table.apply(&at, command)
+        self.apply(&session(caller), command)
     }
 
     fn reply(&mut self, caller: usize, command: &Command) -> Reply {
@@ -97,7 +80,7 @@ impl Store {
     }
 
     /// What stands about a name at this moment.
-    fn lock(&self, name: &Name) -> Lock {
+    fn lock_of(&self, name: &Name) -> Lock {
         let mut lock = self.table.locks.get(name).cloned().unwrap_or_default();
         lock.expire(self.now_us);
         lock
@@ -105,7 +88,7 @@ impl Store {
 
     /// The holder's token.
     fn holder(&self, name: &Name) -> Option<Token> {
-        self.lock(name).key.map(|key| key.token)
+        self.lock_of(name).key.map(|key| key.token)
     }
 
     fn holds_all(&self, ask: &Acquire) -> bool {
@@ -137,7 +120,7 @@ impl Store {
     /// Whoever stands in front of this token in the queue of the name, and must be waited for.
     fn is_barred(&self, name: &Name, token: &Token) -> bool {
         let oldest = self.oldest().map(|it| &it.token);
-        let lock = self.lock(name);
+        let lock = self.lock_of(name);
         let mut ahead = lock.queue.iter().take_while(|it| it.token != *token);
         ahead.any(|it| self.lives(it) && (!it.several || oldest == Some(&it.token)))
     }
@@ -161,7 +144,7 @@ impl Store {
     fn ready(&self) -> BTreeMap<Token, Vec<Name>> {
         let mut ready = BTreeMap::new();
         for name in (0..NAMES).map(named) {
-            for ticket in self.lock(&name).queue.iter().filter(|it| self.lives(it)) {
+            for ticket in self.lock_of(&name).queue.iter().filter(|it| self.lives(it)) {
                 let names = match ticket.several {
                     true => self.request(&ticket.token).unwrap().names.to_vec(),
                     false => vec![name.clone()],
@@ -170,7 +153,7 @@ impl Store {
                 let is_free = |name: &Name| {
                     self.holder(name).is_none()
                         && !self.is_barred(name, &ticket.token)
-                        && self.lock(name).queue.iter().any(|it| it.token == ticket.token)
+                        && self.lock_of(name).queue.iter().any(|it| it.token == ticket.token)
                 };
                 if names.iter().all(is_free) {
                     ready.insert(ticket.token.clone(), names);
@@ -193,13 +176,13 @@ fn all_or_nothing_and_one_fence() {
     store.reply(0, &acquire(&one));
     assert_eq!(refusal(&store.reply(1, &acquire(&all))), (Reason::Held, 1, Some(0)));
     assert!(store.table.locks.values().filter(|lock| lock.key.is_some()).count() == 1);
-    assert!(of_mask(0b111).iter().all(|name| store.lock(name).queue.len() == 1));
+    assert!(of_mask(0b111).iter().all(|name| store.lock_of(name).queue.len() == 1));
     let (reply, messages) = store.run(0, &release(&one));
     assert_eq!(reply, Reply::Released);
     let [(_, Message::Grant { name, fence, .. })] = &messages[..] else { panic!("{messages:?}") };
     assert_eq!(*name, all.name);
     for name in all.names() {
-        let lock = store.lock(name);
+        let lock = store.lock_of(name);
         let record = lock.record().unwrap();
         assert_eq!((&record.token, record.fence), (&all.token, *fence));
         assert!(lock.queue.is_empty());
@@ -368,10 +351,10 @@ impl World {
             let mut fences = BTreeSet::new();
             for name in ask.names() {
                 prop_assert!(taken.insert(name.clone()), "{name:?} was granted twice");
-                let fence = self.store.lock(name).record().unwrap().fence;
+                let fence = self.store.lock_of(name).record().unwrap().fence;
                 let last = self.fences.insert(name.clone(), fence).unwrap_or(0);
                 prop_assert!(fence > last, "{name:?}: {fence} after {last}");
-                prop_assert!(!self.store.lock(name).queue.iter().any(|it| it.token == *token));
+                prop_assert!(!self.store.lock_of(name).queue.iter().any(|it| it.token == *token));
                 fences.insert(fence);
             }
             prop_assert_eq!(fences.len(), 1, "one fence for all");
@@ -384,7 +367,7 @@ impl World {
         }
         if let Some(oldest) = before.oldest().filter(|it| it.token != ask.token) {
             for name in ask.names().filter(|name| oldest.names.contains(name)) {
-                let queue = before.lock(name).queue;
+                let queue = before.lock_of(name).queue;
                 let place = |token: &Token| queue.iter().position(|it| it.token == *token);
                 let Some(its) = place(&oldest.token) else { continue };
                 prop_assert!(place(&ask.token).is_some_and(|own| own < its), "{name:?} was kept");
@@ -396,7 +379,7 @@ impl World {
     /// Whoever waits holds nothing, unless that was taken away with a delay.
     fn holds_nothing_while_it_waits(&self) -> Checked {
         for name in (0..NAMES).map(named) {
-            let lock = self.store.lock(&name);
+            let lock = self.store.lock_of(&name);
             for ticket in &lock.queue {
                 for other in (0..NAMES).map(named) {
                     let holds = self.store.holder(&other).as_ref() == Some(&ticket.token);
@@ -459,7 +442,7 @@ impl World {
                 if matches!(reply, Reply::Renewed { .. }) {
                     prop_assert!(held);
                     for name in ask.names() {
-                        let expires_us = self.store.lock(name).key.unwrap().expires_us;
+                        let expires_us = self.store.lock_of(name).key.unwrap().expires_us;
                         prop_assert_eq!(expires_us, Some(self.store.now_us + 20_000_000));
                     }
                 }

@@ -6,26 +6,18 @@
     reason = "tests, though not in functions of one"
 )]
 
+mod store;
+
 use lockwarden_core::{
-    Command, Epoch, Message, Name, Reply, Rules, Run, SessionId, Token,
+    Command, Message, Name, Reply, Rules, Run, SessionId, Token,
     command::{Absence, Acquire, Mode, Reason, Renew, Wait},
     limits::{DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, W_MS},
     party::Party,
-    table::{Context, Key, Lock, Messages, Meta, Table},
+    table::{Context, Key, Lock, Messages, Table},
 };
 use proptest::{prelude::*, test_runner::RngSeed};
-use std::{collections::BTreeSet, sync::Arc};
-
-const T0: u64 = 1_700_000_000_000_000;
-
-/// A store, who is connected to it, and its clock.
-#[derive(Clone)]
-struct Store {
-    table: Table,
-    now_us: u64,
-    alive: BTreeSet<SessionId>,
-    uptime_s: i64,
-}
+use std::sync::Arc;
+use store::{Store, T0};
 
 fn name() -> Name {
     Name::new("x").unwrap()
@@ -45,6 +37,8 @@ fn acquire(text: &str, wait: Wait) -> Command {
 
 fn ask(text: &str, wait: Wait) -> Acquire {
     Acquire {
+        at_least_ms: 0,
+        delay_ms: 0,
         modes: Default::default(),
         also: Default::default(),
         name: name(),
@@ -59,7 +53,7 @@ fn ask(text: &str, wait: Wait) -> Acquire {
 }
 
 fn release(text: &str) -> Command {
-    Command::Release { name: name(), also: Default::default(), token: token(text) }
+    Command::Release { name: name(), also: Default::default(), token: token(text), lost: false }
 }
 
 fn renew(text: &str, lease_ms: u64) -> Command {
@@ -71,31 +65,8 @@ fn cancel(text: &str) -> Command {
 }
 
 impl Store {
-    /// `a`, `b` and `c` are connected; the guard is over.
-    fn new() -> Store {
-        let meta =
-            Meta { epoch: Epoch::new("0.first"), run: Run::new("r"), guard_until_us: 0, fence: 0 };
-        Store {
-            table: Table { meta: Some(meta), ..Table::default() },
-            now_us: T0,
-            alive: ["a", "b", "c"].map(session).into(),
-            uptime_s: 100,
-        }
-    }
-
     fn run(&mut self, caller: &str, command: &Command) -> (Reply, Messages) {
-        let alive = self.alive.clone();
-        let at = Context {
-            now_us: self.now_us,
-            run: &Run::new("r"),
-            uptime_s: self.uptime_s,
-            caller: &session(caller),
-            caller_run: &Run::new("r"),
-            subscribers: &|id| u64::from(alive.contains(id)),
-            in_common: alive.len() as u64,
-            rules: Rules::ALL,
-        };
-        self.table.apply(&at, command)
+        self.apply(&session(caller), command)
     }
 
     fn reply(&mut self, caller: &str, command: &Command) -> Reply {

@@ -2,7 +2,7 @@
 //! [`conformance_tests!`](crate::conformance_tests) writes a test per case, so that a store cannot
 //! leave one out.
 
-use lockwarden::{Error, Loss, Reason, Settings, State, Warden, store::Store};
+use lockwarden::{Error, HoldState, Loss, Reason, Settings, State, Warden, store::Store};
 use std::{
     future::Future,
     sync::{
@@ -12,10 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod holds;
 mod modes;
 mod owners;
 mod parties;
 mod recall;
+pub use holds::{
+    a_delay_after_a_loss, bad_values_of_holds, handed_on, handed_over, handed_over_to_nobody,
+    held_at_least, modes_change, modes_that_do_not_change, no_minimum_for_whoever_gives_up,
+    what_is_not_handed_over,
+};
 pub use modes::{
     a_crowd_in_every_mode, a_writer_that_gives_up_lets_readers_in, deadlocks_in_every_mode,
     each_of_many_is_renewed_and_lost_by_itself, modes_may_differ_by_name, permits_are_counted,
@@ -78,6 +84,9 @@ macro_rules! conformance_tests {
             a_writer_that_gives_up_lets_readers_in, permits_are_counted,
             each_of_many_is_renewed_and_lost_by_itself, deadlocks_in_every_mode,
             modes_may_differ_by_name, a_crowd_in_every_mode,
+            held_at_least, no_minimum_for_whoever_gives_up, a_delay_after_a_loss, modes_change,
+            modes_that_do_not_change, handed_over, handed_over_to_nobody, handed_on, what_is_not_handed_over,
+            bad_values_of_holds,
             sites_and_tags_are_shown,
             bad_tags_are_refused, acquires_of_one_place_share_their_party,
             a_recall_reaches_the_holder, a_recall_changes_nothing, a_recall_is_for_the_guards_that_are,
@@ -341,7 +350,8 @@ pub async fn revoke_with_delay(place: &dyn Place) {
     assert_eq!(held.lost().await, Loss::Revoked);
     assert!(!held.check());
     let view = b.show("x").await.expect("show");
-    assert!(view.holder.expect("still there").record.expect("ours").revoked);
+    let record = view.holder.expect("still there").record.expect("ours");
+    assert_eq!(record.state, HoldState::Revoked);
     // The holder still works at what it cannot stop; nobody is let in.
     let next = b.lock("x").wait_for(MS(6_000)).acquire().await.expect("granted in the end");
     assert!(matches!(held.release().await, Err(Error::Lost { .. })));

@@ -12,8 +12,8 @@
 //! ```
 
 use crate::{
-    Error, LockView, Loss, Party, Settings, State, Token, error::StoreError, process::Unforked,
-    warden::Shared,
+    Error, HandOver, LockView, Loss, Party, Settings, State, Token, error::StoreError,
+    process::Unforked, warden::Shared,
 };
 use std::{fmt, future::Future, ops::Deref, sync::Arc, time::Duration};
 use tokio::runtime::{Builder, Runtime};
@@ -116,6 +116,11 @@ impl Warden {
     /// As [`crate::Warden::lock_all`].
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
         Lock { inner: self.inner.lock_all(names), thread: self.thread.clone() }
+    }
+
+    /// As [`crate::Warden::adopt`].
+    pub fn adopt(&self, given: &HandOver) -> Lock {
+        Lock { inner: self.inner.adopt(given), thread: self.thread.clone() }
     }
 
     /// As [`crate::Warden::show`].
@@ -223,6 +228,30 @@ impl Guard {
     /// As there.
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.thread.block_on_call(self.inner.extend(lease))
+    }
+
+    /// As [`crate::Guard::downgrade`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn downgrade(&mut self) -> Result<(), Error> {
+        self.thread.block_on_call(self.inner.downgrade())
+    }
+
+    /// As [`crate::Guard::try_upgrade`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_upgrade(&mut self) -> Result<(), Error> {
+        self.thread.block_on_call(self.inner.try_upgrade())
+    }
+
+    /// As [`crate::Guard::hand_over`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hand_over(self, keep: Duration) -> Result<HandOver, Error> {
+        self.thread.block_on_call(self.inner.hand_over(keep))
     }
 
     /// As [`crate::Guard::release`].

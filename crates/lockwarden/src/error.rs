@@ -1,8 +1,9 @@
 //! What can go wrong, as types. One message never stands for several causes (G10).
 
+use crate::hand_over::InvalidHandOver;
 use lockwarden_core::{
     Name,
-    command::{CycleStep, HolderView, Mode, Reason, Refusal},
+    command::{Absence, CycleStep, HoldState, HolderView, Mode, Reason, Refusal},
     keeper::Loss,
     limits::{OutOfRange, PermitsOutOfRange, TooManyNames},
     name::InvalidName,
@@ -83,6 +84,15 @@ pub enum Error {
         /// What happened.
         loss: Loss,
     },
+    /// Nobody has handed the lock over under this token; or somebody has adopted it by now, or the time for that is
+    /// over.
+    #[error("the lock {name} cannot be adopted: {}", why_not_handed_over(*.absence))]
+    NotHandedOver {
+        /// The lock.
+        name: Name,
+        /// What stands in its place.
+        absence: Absence,
+    },
     /// A foreign client holds the lock: it has no session that could be asked.
     #[error("the lock {name} is held by another kind of client, which cannot be asked for it")]
     Foreign {
@@ -119,6 +129,7 @@ impl Error {
             Error::OtherMode { .. } => "other_mode",
             Error::Guarded { .. } => "guarded",
             Error::Lost { .. } => "lost",
+            Error::NotHandedOver { .. } => "not_handed_over",
             Error::Foreign { .. } => "foreign",
             Error::ReleasedOrLost { .. } => "released_or_lost",
             Error::Store(StoreError::Unavailable { .. }) => "unavailable",
@@ -199,6 +210,12 @@ impl From<OutOfRange> for Error {
     }
 }
 
+impl From<InvalidHandOver> for Error {
+    fn from(invalid: InvalidHandOver) -> Error {
+        Error::Invalid(invalid.to_string())
+    }
+}
+
 impl From<TooManyNames> for Error {
     fn from(many: TooManyNames) -> Error {
         Error::Invalid(many.to_string())
@@ -263,8 +280,11 @@ fn who(party: &Party) -> String {
 /// A holder in words: who, where, since when, how long still.
 #[must_use]
 pub fn describe(holder: &HolderView) -> String {
-    let mut text = String::from("held by ");
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1_000.0);
+    if let Some(text) = kept_for_whom(holder) {
+        return text;
+    }
+    let mut text = String::from("held by ");
     match &holder.record {
         None => {
             let token: String = holder.token.to_string().chars().take(60).collect();
@@ -282,10 +302,41 @@ pub fn describe(holder: &HolderView) -> String {
     text
 }
 
+/// Why a lock is not free though nobody holds it, in words: whoever had it, and why it is not granted yet. None: it is
+/// held.
+fn kept_for_whom(holder: &HolderView) -> Option<String> {
+    let record = holder.record.as_ref()?;
+    let left = format!("{:.1} s", holder.ttl_ms? as f64 / 1_000.0);
+    let whose = who(&record.party);
+    let whose = whose.trim_end();
+    Some(match record.state {
+        HoldState::Held if holder.is_delayed() => format!(
+            "nobody holds it: {whose} was lost with it, and it is granted again after a delay, in {left}"
+        ),
+        HoldState::Held | HoldState::Revoked => return None,
+        HoldState::Cooling => format!(
+            "nobody holds it: {whose} had it last, and for its minimum, or the delay after a crash, it is granted \
+             again in {left}"
+        ),
+        HoldState::HandedOver => {
+            format!("{whose} has handed it over, and it waits to be adopted, for {left} at most")
+        }
+    })
+}
+
+/// Why there is nothing to adopt, in words.
+fn why_not_handed_over(absence: Absence) -> &'static str {
+    match absence {
+        Absence::Free => "nobody has handed it over, or the time to adopt it is over",
+        Absence::Taken | Absence::Revoked => {
+            "somebody else has it: it was adopted already, or the time for that is over"
+        }
+    }
+}
+
 /// Why a lock was lost, in words.
 #[must_use]
 pub fn why_lost(loss: Loss) -> &'static str {
-    use lockwarden_core::command::Absence;
     match loss {
         Loss::LeaseEnded => "its lease ended before it could be renewed",
         Loss::NotHeld(Absence::Free) => "the store does not have it any more",

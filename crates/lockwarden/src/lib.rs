@@ -16,6 +16,7 @@ mod clock;
 pub mod error;
 mod fork;
 pub mod gate;
+mod hand_over;
 pub mod order;
 mod proc_locks;
 pub mod process;
@@ -24,12 +25,14 @@ pub mod store;
 mod warden;
 
 pub use error::{Effect, Error, StoreError, Trouble};
+pub use hand_over::{HandOver, InvalidHandOver};
 #[doc(hidden)]
 pub use lockwarden_core::Rules;
 pub use lockwarden_core::{
     Name, Token,
     command::{
-        Absence, CycleStep, HolderView, LockView, Mode, Reason, RecordView, Refusal, TicketView,
+        Absence, CycleStep, HoldState, HolderView, LockView, Mode, Reason, RecordView, Refusal,
+        TicketView,
     },
     keeper::{Loss, Risk, State},
     limits, name,

@@ -1,7 +1,7 @@
 //! The codes of errors stand once, in `codes.toml`; the library and docs/ERRORS.md agree with it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use lockwarden::{Effect, Error, Loss, Mode, Name, StoreError, Trouble, gate};
+use lockwarden::{Absence, Effect, Error, Loss, Mode, Name, StoreError, Trouble, gate};
 use std::{collections::BTreeSet, fmt::Write, path::Path, time::Duration};
 use toml::{Table, Value};
 
@@ -16,6 +16,7 @@ fn errors() -> Vec<Error> {
         Error::ReleasedOrLost { name: name.clone() },
         Error::Deadlock { name: name.clone(), cycle: Vec::new() },
         Error::Foreign { name: name.clone() },
+        Error::NotHandedOver { name: name.clone(), absence: Absence::Free },
         Error::TooDeep { name: name.clone(), most: 1_000 },
         Error::OtherMode { name, asked: Mode::Shared, in_use: Mode::Permits { count: 1, of: 2 } },
         unavailable(Trouble::Unreachable, Effect::NotApplied),
@@ -36,6 +37,7 @@ fn errors() -> Vec<Error> {
             | Error::TooDeep { .. }
             | Error::OtherMode { .. }
             | Error::Foreign { .. }
+            | Error::NotHandedOver { .. }
             | Error::Store(
                 StoreError::Unavailable { .. }
                 | StoreError::Denied { .. }

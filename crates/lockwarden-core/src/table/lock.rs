@@ -2,7 +2,7 @@
 
 use super::{Context, Ticket, Together, US_PER_MS, together};
 use crate::{
-    command::{Absence, HolderView, Mode, RecordView},
+    command::{Absence, HoldState, HolderView, Mode, RecordView},
     name::{Run, SessionId, Token},
     party::Party,
 };
@@ -51,14 +51,35 @@ pub struct Record {
     pub grace_ms: u64,
     /// The run in which the holder last showed itself (R14).
     pub run: Run,
-    /// Revoked with a delay: no renewals any more (R32).
-    pub revoked: bool,
+    /// What has become of it. Only who has it renews it.
+    pub state: HoldState,
+    /// It is kept until then at least, in µs; 0: no longer than it is held (R33).
+    pub least_until_us: u64,
+    /// See [`Acquire::delay_ms`](crate::command::Acquire::delay_ms).
+    pub delay_ms: u64,
     /// How it holds the lock.
     pub mode: Mode,
     /// When it was granted, in µs.
     pub since_us: u64,
     /// Who holds it.
     pub party: Arc<Party>,
+}
+
+/// The end of a lease that has none, in µs.
+const NEVER: u64 = u64::MAX;
+
+impl Record {
+    /// When the lock is free again if nobody is heard of for so many ms from now on, in µs: not before its minimum is
+    /// over, and the delay of a crash (R33, R43).
+    pub(super) fn end_us(&self, now_us: u64, ms: u64) -> u64 {
+        (now_us + (ms + self.delay_ms) * US_PER_MS).max(self.least_until_us)
+    }
+}
+
+/// The token of a hold that cools: whoever knows that of the hold cannot touch it any more (R33).
+#[must_use]
+pub(super) fn cooling_token(token: &Token) -> Token {
+    Token::found(&[b"lockwarden:cooling:", token.as_bytes()].concat())
 }
 
 impl Lock {
@@ -165,10 +186,18 @@ impl Lock {
         })
     }
 
-    /// Puts a holder in.
+    /// A holder beside the one of this token, if there is another.
+    pub(super) fn another_view(&self, token: &Token, now_us: u64) -> Option<HolderView> {
+        let mut ends = self.together()?.by_end();
+        let (end_us, other) = ends.find(|(_, record)| record.token != *token)?;
+        Some(view(other, Some(end_us), now_us))
+    }
+
+    /// Puts a holder in, until `end_us`; [`NEVER`]: without an end.
     pub(super) fn hold(&mut self, record: Record, end_us: u64) {
         if record.mode == Mode::Exclusive {
-            self.key = Some(Key { token: record.token.clone(), expires_us: Some(end_us) });
+            let expires_us = Some(end_us).filter(|end_us| *end_us < NEVER);
+            self.key = Some(Key { token: record.token.clone(), expires_us });
             self.record = Some(record);
             return;
         }
@@ -179,15 +208,26 @@ impl Lock {
         self.key = Some(Key { token: together::token(), expires_us: self.together.last_end_us() });
     }
 
+    /// Takes the holder of this token away, if a record says who it is; and when its lease ends (µs).
+    fn take_holder(&mut self, token: &Token) -> Option<(Record, u64)> {
+        if self.together().is_some() {
+            let (end_us, record) = self.together.remove(token)?;
+            let expires_us = self.together.last_end_us();
+            self.key = expires_us.map(|_| Key { token: together::token(), expires_us });
+            return Some((record, end_us));
+        }
+        if self.record()?.token != *token {
+            return None;
+        }
+        let end_us = self.key.take()?.expires_us.unwrap_or(NEVER);
+        Some((self.record.take()?, end_us))
+    }
+
     /// Takes the holder of this token away.
     pub(super) fn drop_holder(&mut self, token: &Token) {
-        if self.together().is_none() {
+        if self.take_holder(token).is_none() && self.together().is_none() {
             (self.key, self.record) = (None, None);
-            return;
         }
-        self.together.remove(token);
-        let expires_us = self.together.last_end_us();
-        self.key = expires_us.map(|_| Key { token: together::token(), expires_us });
     }
 
     /// Changes what stands about the holder of this token, and when its lease ends (µs): `change` gets both.
@@ -196,25 +236,25 @@ impl Lock {
         token: &Token,
         change: impl FnOnce(&mut Record, &mut u64),
     ) {
-        if self.together().is_some() {
-            let Some((mut end_us, mut record)) = self.together.remove(token) else { return };
+        if let Some((mut record, mut end_us)) = self.take_holder(token) {
             change(&mut record, &mut end_us);
-            self.together.put(record, end_us);
-            if let Some(key) = &mut self.key {
-                key.expires_us = self.together.last_end_us();
-            }
-        } else if self.record().is_some_and(|record| record.token == *token)
-            && let (Some(record), Some(key)) = (&mut self.record, &mut self.key)
-        {
-            let mut end_us = key.expires_us.unwrap_or(u64::MAX);
-            change(record, &mut end_us);
-            key.expires_us = Some(end_us).filter(|end_us| *end_us < u64::MAX);
+            self.hold(record, end_us);
         }
     }
 
-    /// Lets the holder of this token end in at most `most_ms`; says in how many ms it will.
-    pub(super) fn shorten(&mut self, token: &Token, now_us: u64, most_ms: u64) -> u64 {
-        let most_us = now_us + most_ms * US_PER_MS;
+    /// Lets a hold cool until `end_us`: by its token nobody can touch it any more (R33).
+    pub(super) fn cool(&mut self, token: &Token, now_us: u64, end_us: u64) {
+        self.change_holder(token, |record, its_end_us| {
+            (record.token, record.state) = (cooling_token(token), HoldState::Cooling);
+            (record.least_until_us, record.delay_ms) = (0, 0);
+            // So that a repair of the lease is none (R15).
+            record.lease_ms = (end_us - now_us).div_ceil(US_PER_MS);
+            *its_end_us = end_us;
+        });
+    }
+
+    /// Lets the holder of this token end at `most_us` at the latest; says in how many ms it will.
+    pub(super) fn shorten(&mut self, token: &Token, now_us: u64, most_us: u64) -> u64 {
         if self.held_by(token).is_none()
             && let Some(key) = &mut self.key
         {
@@ -230,6 +270,20 @@ impl Lock {
         });
         (end_us - now_us).div_ceil(US_PER_MS)
     }
+}
+
+/// Has its holder lost it or given it away already?
+pub(super) fn over(record: &Record) -> Option<Absence> {
+    match record.state {
+        HoldState::Held => None,
+        HoldState::Revoked => Some(Absence::Revoked),
+        HoldState::Cooling | HoldState::HandedOver => Some(Absence::Taken),
+    }
+}
+
+/// Is the lock not free, and yet nobody's?
+pub(super) fn is_nobodys(record: &Record) -> bool {
+    matches!(record.state, HoldState::Cooling | HoldState::HandedOver)
 }
 
 /// May a lock be asked for in one mode while it is in use in another? Permits stand beside permits of the same number
@@ -265,7 +319,8 @@ pub(super) fn view(record: &Record, end_us: Option<u64>, now_us: u64) -> HolderV
         lease_ms: record.lease_ms,
         grace_ms: record.grace_ms,
         held_ms: now_us.saturating_sub(record.since_us) / US_PER_MS,
-        revoked: record.revoked,
+        state: record.state,
+        delay_ms: record.delay_ms,
         mode: record.mode,
         party: record.party.clone(),
     };

@@ -48,6 +48,10 @@ pub struct Ticket {
     pub lease_ms: u64,
     /// Its grace, in ms.
     pub grace_ms: u64,
+    /// See [`Acquire::at_least_ms`].
+    pub at_least_ms: u64,
+    /// See [`Acquire::delay_ms`].
+    pub delay_ms: u64,
     /// The highest fence it knows (R34).
     pub floor: u64,
     /// When it stops waiting, in µs; none: never.
@@ -295,7 +299,7 @@ impl Turn<'_> {
     pub(super) fn queue_up(&mut self, ask: &Acquire) -> Option<u64> {
         let at = self.at;
         let deadline_us = match ask.wait {
-            Wait::No => return None,
+            Wait::No | Wait::Adopt => return None,
             Wait::For(left_ms) => Some(at.now_us + left_ms * US_PER_MS),
             Wait::Forever => None,
         };
@@ -413,6 +417,8 @@ impl Acquire {
             session: at.caller.clone(),
             lease_ms: self.lease_ms,
             grace_ms: self.grace_ms,
+            at_least_ms: self.at_least_ms,
+            delay_ms: self.delay_ms,
             floor: self.floor,
             deadline_us,
             since_us: at.now_us,

@@ -68,7 +68,7 @@ fn table(table: &Table, world: &World, to: &mut Normal) {
             to.mix(key.expires_us.map_or(u64::MAX, future));
         }
         if let Some(record) = lock.record() {
-            (&record.session, &record.run, record.revoked, record.lease_ms).hash(to);
+            (&record.session, &record.run, record.state, record.lease_ms).hash(to);
             to.mix(fence(record.fence));
         }
         to.write_usize(lock.queue.len());

@@ -436,7 +436,11 @@ impl Session {
     fn disown(&mut self, now_us: u64, name: &Name, token: &Token) {
         if self.rules.on(16) {
             let (name, token) = (name.clone(), token.clone());
-            self.send(now_us, 0, Command::Release { name, also: Default::default(), token });
+            self.send(
+                now_us,
+                0,
+                Command::Release { name, also: Default::default(), token, lost: false },
+            );
         }
     }
 
@@ -470,6 +474,8 @@ impl Session {
             Patience::Endless => Wait::Forever,
         };
         let command = Command::Acquire(Acquire {
+            at_least_ms: 0,
+            delay_ms: 0,
             modes: Default::default(),
             also: Default::default(),
             name: name.clone(),
@@ -505,7 +511,7 @@ impl Session {
         let command = if cancel {
             Command::Cancel { also: Default::default(), name, token, proof: "".into() }
         } else {
-            Command::Release { name, also: Default::default(), token }
+            Command::Release { name, also: Default::default(), token, lost: false }
         };
         self.send(now_us, 0, command);
     }

@@ -1,7 +1,7 @@
 //! Recalls: the holder is asked for its lock, and decides (R32).
 
 use super::{MS, Place, names, until, waiters, warden};
-use lockwarden::{Absence, Error, Guard, Loss, Settings, Token};
+use lockwarden::{Absence, Error, Guard, HoldState, Loss, Settings, Token};
 use std::time::Duration;
 
 /// A recall comes that was not told yet.
@@ -65,7 +65,7 @@ pub async fn a_recall_changes_nothing(place: &dyn Place) {
     asked.expect("asked");
     assert!(held.check());
     let record = b.show("x").await.expect("show").holder.and_then(|it| it.record).expect("ours");
-    assert_eq!((record.fence, record.revoked), (fence, false));
+    assert_eq!((record.fence, record.state), (fence, HoldState::Held));
     assert!(matches!(b.lock("x").no_wait().acquire().await, Err(Error::Busy { .. })));
     drop(held);
     until("nothing left", || async { names(&b).await.is_empty() }).await;

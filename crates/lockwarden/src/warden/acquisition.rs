@@ -107,10 +107,20 @@ impl Told {
     }
 }
 
+/// How an acquisition ends.
+#[derive(Clone, Debug)]
+pub(super) enum Ending {
+    /// It was held.
+    Release,
+    /// It was not, as far as we know.
+    Cancel,
+    /// It waits to be adopted under another token, for so many ms (R32).
+    HandOver { to: Token, lease_ms: u64 },
+}
+
 pub(super) struct Leaving {
     pub(super) reply: Option<oneshot::Sender<Result<(), Error>>>,
-    /// A release; otherwise a cancel.
-    pub(super) release: bool,
+    pub(super) how: Ending,
     /// `check()` held when the release was first sent (R31).
     pub(super) checked: bool,
     /// It was sent before, and the answer was lost.

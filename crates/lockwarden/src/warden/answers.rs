@@ -47,7 +47,7 @@ impl State {
                     self.renew_answered(now_us, id, sent.sent_us, epoch, answer)
                 }
                 Purpose::Leave(id) => self.leave_answered(now_us, id, answer),
-                Purpose::Disown(..) => {}
+                Purpose::Disown { .. } => {}
                 Purpose::TakeOver(_, Some(id)) => self.push(Purpose::Acquire(id)),
                 Purpose::TakeOver(_, None) => {}
                 Purpose::Ask(_, reply) => drop(reply.send(answer)),
@@ -70,11 +70,11 @@ impl State {
                 self.first(now_us, &name, &token, Some(*holder));
             }
             Message::Asking { name, token } => {
-                let wanted = self
-                    .id_of(&name, &token)
-                    .is_some_and(|id| !matches!(self.keeper.state(id), Some(Belief::Lost(_))));
-                if !wanted {
-                    self.push(Purpose::Disown(name, token));
+                let id = self.id_of(&name, &token);
+                let lost =
+                    id.is_some_and(|id| matches!(self.keeper.state(id), Some(Belief::Lost(_))));
+                if id.is_none() || lost {
+                    self.push(Purpose::Disown { name, token, lost });
                 }
             }
             Message::Revoked { name, token, .. } => {
@@ -176,7 +176,7 @@ impl State {
             Ok(Reply::Refused(refusal)) => {
                 wait.told = Waiting { told: Some(refusal.clone()), trouble: None };
                 wait.report();
-                if acquisition.ask.wait == command::Wait::No {
+                if acquisition.ask.wait.is_one_try() {
                     self.refused(id, refusal);
                 } else {
                     acquisition.phase = Phase::Queued;
@@ -195,6 +195,11 @@ impl State {
                     }
                     self.plan_recheck(now_us, id, &refusal);
                 }
+            }
+            Ok(Reply::NotHeld(absence)) if acquisition.ask.wait == command::Wait::Adopt => {
+                let name = acquisition.ask.name.clone();
+                self.finish(id, Err(Error::NotHandedOver { name, absence }));
+                self.forget(id);
             }
             Ok(Reply::OtherMode { at, in_use }) => {
                 let name = acquisition.ask.name_at(at).clone();
@@ -227,9 +232,7 @@ impl State {
                 let place = self.watching.place.clone();
                 self.fail(id, Error::Store(StoreError::protocol(place, detail)));
             }
-            Err(error @ StoreError::Unavailable { .. })
-                if acquisition.ask.wait != command::Wait::No =>
-            {
+            Err(error @ StoreError::Unavailable { .. }) if !acquisition.ask.wait.is_one_try() => {
                 // The trouble may pass within the wait: try again, and keep the last words.
                 wait.told.trouble = Some(error);
                 wait.report();
@@ -349,7 +352,8 @@ impl State {
         let Some(leaving) = &mut acquisition.leaving else { return };
         let name = acquisition.ask.name.clone();
         let result = match answer {
-            Ok(Reply::Released | Reply::Cancelled { .. }) => match leaving.lost {
+            Ok(Reply::Released | Reply::Cancelled { .. } | Reply::HandedOver) => match leaving.lost
+            {
                 Some(loss) => Err(Error::Lost { name, loss }),
                 None => Ok(()),
             },
@@ -382,7 +386,8 @@ impl State {
         epoch: &Epoch,
     ) {
         let Some(id) = self.id_of(name, &token) else {
-            return self.push(Purpose::Disown(name.clone(), token));
+            let name = name.clone();
+            return self.push(Purpose::Disown { name, token, lost: false });
         };
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         if !matches!(acquisition.phase, Phase::Asking | Phase::Queued) {

@@ -1,9 +1,10 @@
 //! A held lock.
 
-use super::{Shared, acquisition::Grant, lock::least_lease_ms};
-use crate::{clock, error::Error, order::Hold};
+use super::{Shared, acquisition::Grant, lock::least_lease_ms, state::ANSWER_US};
+use crate::{clock, error::Error, hand_over::HandOver, order::Hold, random};
 use lockwarden_core::{
-    Name, Token,
+    Name, Reply, Token,
+    command::Mode,
     keeper::{HandleId, Loss, State},
     limits,
     party::Party,
@@ -18,7 +19,7 @@ use std::{
     task::Poll,
     time::Duration,
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 /// How long [`Guard::extend`] waits for the store before it says that the outcome is unknown.
 const EXTEND_PATIENCE: Duration = Duration::from_secs(5);
@@ -220,6 +221,107 @@ impl Guard {
         }
     }
 
+    /// Goes on holding the lock, but shares it with readers from now on, those first who wait at the head of the queue
+    /// (see [`super::Lock::shared`]). Nobody writes in between. The fence stays.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let mut guard = warden.lock("catalog").acquire().await?;
+    /// guard.downgrade().await?;
+    /// let reader = warden.lock("catalog").shared().no_wait().acquire().await?;
+    /// assert!(guard.try_upgrade().await.is_err(), "beside a reader");
+    /// reader.release().await?;
+    /// guard.try_upgrade().await?;
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it is not ours any more; [`Error::Invalid`] for a guard of several locks, or one of several
+    /// guards of an owner; [`Error::OtherMode`] for permits. [`Error::Store`] if the store does not answer in 5 s: then
+    /// take it for shared.
+    pub async fn downgrade(&mut self) -> Result<(), Error> {
+        self.convert(Mode::Shared).await
+    }
+
+    /// Holds a lock that is shared alone from now on, if nobody else shares it. It never waits for that: two readers
+    /// who both wait for each other to end would for ever. (Who waits to write is passed: it could not write before this
+    /// one ends in any case.) The fence is a new one, larger than that of every reader before (G2).
+    ///
+    /// # Errors
+    /// [`Error::Busy`] beside other readers: release, and acquire it to write. Otherwise as [`Guard::downgrade`]; without
+    /// an answer take it for shared still.
+    pub async fn try_upgrade(&mut self) -> Result<(), Error> {
+        self.convert(Mode::Exclusive).await
+    }
+
+    async fn convert(&mut self, to: Mode) -> Result<(), Error> {
+        let name = self.name.clone();
+        let until = Instant::now() + Duration::from_micros(ANSWER_US);
+        loop {
+            let answer = {
+                let mut shared = self.shared.ours()?;
+                let command = shared.convert(self.id, to)?;
+                shared.ask(command)
+            };
+            let reply = match tokio::time::timeout_at(until, answer).await {
+                Ok(answer) => answer.map_err(|_| Error::Closed)??,
+                Err(_) => return Err(Error::Store(self.shared.no_answer())),
+            };
+            return match reply {
+                Reply::Converted { fence } => {
+                    self.fence = fence;
+                    self.shared.ours()?.converted(self.id, to, fence);
+                    Ok(())
+                }
+                Reply::Refused(refusal) => Err(Error::Busy { name, told: Some(Box::new(refusal)) }),
+                Reply::NotHeld(absence) => Err(Error::Lost { name, loss: Loss::NotHeld(absence) }),
+                Reply::Guarded { guard_ms, .. } => {
+                    Err(Error::Guarded { name, left: Duration::from_millis(guard_ms) })
+                }
+                Reply::OtherMode { in_use, .. } => {
+                    Err(Error::OtherMode { name, asked: to, in_use })
+                }
+                // The link is mended, and then it is sent again.
+                Reply::Unsubscribed | Reply::Stale => continue,
+                other => Err(self.shared.unexpected(&other)),
+            };
+        }
+    }
+
+    /// Gives the lock to another task or process, in which [`Warden::adopt`](super::Warden::adopt) takes what this
+    /// returns. Nobody else gets it in between; for `keep` it waits to be adopted, whatever becomes of this process, and
+    /// then it is free. This guard ends: `check()` is false before the store hears of it.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # use std::time::Duration;
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let guard = warden.lock("invoice:7").acquire().await?;
+    /// let text = guard.hand_over(Duration::from_secs(60)).await?.to_string();
+    /// // … in another process:
+    /// let guard = warden.adopt(&text.parse()?).acquire().await?;
+    /// assert!(guard.check());
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it is not ours any more; [`Error::Invalid`] for a `keep` that is no lease, or where the owner
+    /// holds the lock by another guard, too, and goes on holding it by that. [`Error::Store`] if the store does not
+    /// answer in 5 s: then it is free when `keep` is over, at the latest.
+    pub async fn hand_over(mut self, keep: Duration) -> Result<HandOver, Error> {
+        let given_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
+        let lease_ms = limits::lease(given_ms, limits::MIN_LEASE_MS)?;
+        let token = random::token()?;
+        let names = self.shared.ours()?.wants(self.id);
+        let (reply, answer) = oneshot::channel();
+        let hand_over = Some((token.clone(), lease_ms));
+        self.shared.request(|inbox| inbox.leave(self.entry, hand_over, Some(reply)))?;
+        self.released = true;
+        answer.await.unwrap_or(Err(Error::Closed))?;
+        Ok(HandOver { names, token })
+    }
+
     /// Releases the lock and says what happened. Where its owner acquired it more than once (see
     /// [`super::Lock::owner`]), the last of the guards gives it back.
     ///
@@ -229,7 +331,7 @@ impl Guard {
     /// within 5 s: the release is tried on in the background while the lease lasts.
     pub async fn release(mut self) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
-        self.shared.request(|inbox| inbox.leave(self.entry, Some(reply)))?;
+        self.shared.request(|inbox| inbox.leave(self.entry, None, Some(reply)))?;
         self.released = true;
         // The driver's own timers end the wait: a timer of the runtime for each release would cost
         // more than the rest of it.
@@ -241,7 +343,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
             // In a forked child there is nothing to release.
-            let _ = self.shared.request(|inbox| inbox.leave(self.entry, None));
+            let _ = self.shared.request(|inbox| inbox.leave(self.entry, None, None));
         }
     }
 }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{clock, error::Error};
 use lockwarden_core::{
+    Token,
     command::Acquire,
     keeper::{HandleId, Keeping},
 };
@@ -28,8 +29,8 @@ pub(super) struct Begun {
 
 enum Request {
     Begin(Begun),
-    /// The reply hears what became of a release.
-    Leave(HandleId, Option<oneshot::Sender<Result<(), Error>>>),
+    /// See [`State::leave`].
+    Leave(HandleId, Option<(Token, u64)>, Option<oneshot::Sender<Result<(), Error>>>),
 }
 
 #[derive(Default)]
@@ -63,14 +64,15 @@ impl Inbox {
         Ok((id, receiver))
     }
 
-    /// Ends an acquisition, granted or not.
+    /// Ends an acquisition, granted or not: see [`State::leave`].
     pub(super) fn leave(
         &mut self,
         id: HandleId,
+        hand_over: Option<(Token, u64)>,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     ) {
         if !self.closed {
-            self.requests.push(Request::Leave(id, reply));
+            self.requests.push(Request::Leave(id, hand_over, reply));
         }
     }
 
@@ -84,7 +86,7 @@ impl Inbox {
         for request in self.requests.drain(..) {
             match request {
                 Request::Begin(begun) => state.begin(begun),
-                Request::Leave(id, reply) => state.leave(id, reply),
+                Request::Leave(id, hand_over, reply) => state.leave(id, hand_over, reply),
             }
         }
         state.waker = waker;

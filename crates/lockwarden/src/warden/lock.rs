@@ -1,7 +1,7 @@
 //! A lock by its name, and how it is acquired.
 
 use super::{Guard, Shared, acquisition::Waiting};
-use crate::{error::Error, order::Hold, random};
+use crate::{error::Error, hand_over::HandOver, order::Hold, random};
 use lockwarden_core::{
     Name, Token,
     command::{Acquire, Mode, Wait},
@@ -19,7 +19,9 @@ use tokio::{sync::watch, time::Instant};
 /// | wait | for ever | none, up to 100 years |
 /// | lease | 30 s | 100 ms to 30 days |
 /// | grace | 3 s | 3 s to 30 days |
+/// | hold at least | no minimum | up to 30 days |
 /// | hold at most | for ever | 100 ms to 100 years |
+/// | lock delay | none | up to 30 days |
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
@@ -36,7 +38,11 @@ pub struct Lock {
     class: Option<String>,
     drop_in: Option<Vec<u8>>,
     renew: bool,
+    at_least: Duration,
     at_most: Option<Duration>,
+    delay: Duration,
+    /// The token by which they were handed over.
+    handed_over: Option<Token>,
     report: Option<watch::Sender<Waiting>>,
 }
 
@@ -56,9 +62,19 @@ impl Lock {
             class: None,
             drop_in: None,
             renew: true,
+            at_least: Duration::ZERO,
             at_most: None,
+            delay: Duration::ZERO,
+            handed_over: None,
             report: None,
         }
+    }
+
+    /// Adopt what was handed over.
+    pub(super) fn adopting(mut self, given: &HandOver) -> Lock {
+        self.names = given.names.iter().map(|(name, mode)| (name.as_str().into(), *mode)).collect();
+        self.handed_over = Some(given.token.clone());
+        self
     }
 
     /// Hold it together with other readers: whoever asks for it shared, while nobody holds it exclusively. First come,
@@ -248,6 +264,34 @@ impl Lock {
         self
     }
 
+    /// Hold it for this long at least, from the grant on: a scheduled job that is short must not run twice in its
+    /// period because the machines' clocks differ. A release before that leaves the lock to nobody until then; so does
+    /// a crash, with the grace if that is longer. Only [`Warden::revoke`](super::Warden::revoke) frees it earlier, or an
+    /// acquire that was given up.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # use std::time::Duration;
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let nightly = warden.lock("nightly").hold_at_least(Duration::from_secs(60));
+    /// nightly.acquire().await?.release().await?;
+    /// assert!(warden.lock("nightly").no_wait().acquire().await.is_err());
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    pub fn hold_at_least(mut self, least: Duration) -> Lock {
+        self.at_least = least;
+        self
+    }
+
+    /// If the lock is lost by a crash, nobody gets it for this long: for a resource without a
+    /// [gate](crate::gate), so that what the lost holder has sent has arrived by then, or failed. (Chubby's lock-delay;
+    /// Burrows, "The Chubby lock service", OSDI 2006, section 2.4.) Whoever waits is told so. After a release the lock is
+    /// free at once.
+    pub fn lock_delay(mut self, delay: Duration) -> Lock {
+        self.delay = delay;
+        self
+    }
+
     /// Tell this channel what the store says while we wait: who holds the lock, our place, or why
     /// the store cannot be asked.
     pub fn report_to(mut self, report: watch::Sender<Waiting>) -> Lock {
@@ -291,7 +335,7 @@ impl Lock {
                     let until = began + Duration::from_millis(wait_ms);
                     tokio::time::timeout_at(until, guard.sure()).await.ok()
                 }
-                Wait::No => None,
+                Wait::No | Wait::Adopt => None,
             };
             match is_sure {
                 Some(true) => {
@@ -386,6 +430,7 @@ impl Lock {
                 let text = format!("{rule} {} were asked for at once", 1 + also.len());
                 return Err(Error::Invalid(text));
             }
+            None if let Some(token) = &self.handed_over => (token.clone(), Arc::default()),
             None => (random::token()?, Arc::default()),
             Some(value) => (Token::new(value)?, random::text()?.into()),
         };
@@ -393,7 +438,9 @@ impl Lock {
         let grace_ms = limits::grace(ms(self.grace))?;
         let at_most = |most| limits::at_most(ms(most), self.least_lease_ms());
         let most_ms = self.at_most.map(at_most).transpose()?;
+        let (at_least_ms, delay_ms) = self.keep()?;
         let wait = match self.wait {
+            _ if self.handed_over.is_some() => Wait::Adopt,
             Ok(Wait::For(ms)) => Wait::For(limits::wait(ms)?),
             Ok(wait) => wait,
             Err(wait) => {
@@ -423,9 +470,32 @@ impl Lock {
         let most = most_ms.and_then(NonZeroU64::new);
         let keeping = Keeping { lease_ms, grace_ms, renew: self.renew, most_ms: most };
         let lease_ms = lease_ms.min(most_ms.unwrap_or(lease_ms));
-        let ask =
-            Acquire { modes, name, also, token, proof, wait, lease_ms, grace_ms, floor, party };
+        let ask = Acquire {
+            modes,
+            name,
+            also,
+            token,
+            proof,
+            wait,
+            lease_ms,
+            grace_ms,
+            at_least_ms,
+            delay_ms,
+            floor,
+            party,
+        };
         Ok((ask, keeping))
+    }
+
+    /// The minimum and the delay, in ms.
+    fn keep(&self) -> Result<(u64, u64), Error> {
+        let up = |duration: Duration| ms(duration.saturating_add(Duration::from_nanos(999_999)));
+        let at_least_ms = limits::at_least(up(self.at_least))?;
+        if let Some(most) = self.at_most.filter(|most| *most < self.at_least) {
+            let rule = format!("held for {:?} at least", self.at_least);
+            return Err(Error::Invalid(format!("a lock is {rule}, but for {most:?} at most")));
+        }
+        Ok((at_least_ms, limits::delay(up(self.delay))?))
     }
 }
 
@@ -451,7 +521,7 @@ struct Unfinished<'a> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         // In a forked child there is nothing to give up.
-        let _ = self.shared.request(|inbox| inbox.leave(self.id, None));
+        let _ = self.shared.request(|inbox| inbox.leave(self.id, None, None));
     }
 }
 

@@ -31,6 +31,7 @@ pub use lock::Lock;
 use crate::{
     error::{Error, StoreError},
     fork,
+    hand_over::HandOver,
     order::OrderWatch,
     process, random,
     store::{Page, Store, url::StoreUrl},
@@ -229,6 +230,14 @@ impl Warden {
         Lock::new(self.shared.clone(), names)
     }
 
+    /// Locks that another task or process has handed over ([`Guard::hand_over`]), to be acquired as any: with the
+    /// options that are set here, but in the modes that they had. It does not wait: they are there, or it is
+    /// [`Error::NotHandedOver`], for they can be adopted once, and only for as long as the giver said. The fence is a new
+    /// one (G2).
+    pub fn adopt(&self, given: &HandOver) -> Lock {
+        Lock::new(self.shared.clone(), Vec::new()).adopting(given)
+    }
+
     /// What stands about a name: its holder and its queue.
     pub async fn show(&self, name: &str) -> Result<LockView, Error> {
         match self.ask(Command::Show { name: Name::new(name)? }).await? {
@@ -312,7 +321,7 @@ impl Warden {
     }
 
     fn unexpected(&self, reply: &Reply) -> Error {
-        StoreError::protocol(self.place(), format!("it answered {reply:?}")).into()
+        self.shared.unexpected(reply)
     }
 
     async fn ask(&self, command: Command) -> Result<Reply, Error> {
@@ -401,6 +410,10 @@ impl Shared {
             std::task::Poll::Pending
         })
         .await;
+    }
+
+    fn unexpected(&self, reply: &Reply) -> Error {
+        StoreError::protocol(self.store.place(), format!("it answered {reply:?}")).into()
     }
 
     /// The error of a store that did not answer in time.

@@ -1,6 +1,6 @@
 //! What must be sent, in order, and what was sent and not yet answered.
 
-use super::acquisition::Phase;
+use super::acquisition::{Ending, Phase};
 use super::state::{Listing, State};
 use crate::{
     clock,
@@ -23,8 +23,12 @@ pub(super) enum Purpose {
     Acquire(HandleId),
     Renew(HandleId, u64),
     Leave(HandleId),
-    /// Someone asked about a token that nobody here wants (R16).
-    Disown(Name, Token),
+    /// Someone asked about a token that nobody here wants (R16): any more, if it is lost.
+    Disown {
+        name: Name,
+        token: Token,
+        lost: bool,
+    },
     /// Proof of death (R32), and for whom it was found out.
     TakeOver(Command, Option<HandleId>),
     /// A question of the caller.
@@ -237,15 +241,23 @@ impl State {
                 let acquisition = self.acquisitions.get(id)?;
                 let ask = &acquisition.ask;
                 let (name, also, token) = (ask.name.clone(), ask.also.clone(), ask.token.clone());
-                Some(if acquisition.leaving.as_ref()?.release {
-                    Command::Release { name, also, token }
-                } else {
-                    Command::Cancel { name, also, token, proof: ask.proof.clone() }
+                let leaving = acquisition.leaving.as_ref()?;
+                Some(match &leaving.how {
+                    Ending::Release => {
+                        Command::Release { name, also, token, lost: leaving.lost.is_some() }
+                    }
+                    Ending::Cancel => {
+                        Command::Cancel { name, also, token, proof: ask.proof.clone() }
+                    }
+                    Ending::HandOver { to, lease_ms } => {
+                        let (to, lease_ms) = (to.clone(), *lease_ms);
+                        Command::HandOver { name, also, token, to, lease_ms }
+                    }
                 })
             }
-            Purpose::Disown(name, token) => {
+            Purpose::Disown { name, token, lost } => {
                 let (name, also, token) = (name.clone(), Arc::default(), token.clone());
-                Some(Command::Release { name, also, token })
+                Some(Command::Release { name, also, token, lost: *lost })
             }
             // Whoever asked has given up: what was to change must not change later.
             Purpose::Ask(_, reply) if reply.is_closed() => None,

@@ -64,6 +64,11 @@ impl Owners {
         true
     }
 
+    /// Has an acquisition more than one guard?
+    pub(super) fn is_shared(&self, id: HandleId) -> bool {
+        self.counts.get(&id).is_some_and(|count| *count > 1)
+    }
+
     /// A guard goes. One that is not counted here is its acquisition's only one.
     pub(super) fn leave(&mut self, entry: HandleId) -> Left {
         let Some(id) = self.entries.remove(&entry) else { return Left::Last(entry) };

@@ -4,7 +4,7 @@
 //! the I/O. Here is what callers' threads ask for and how an acquisition ends; `outbox` is what must be
 //! sent, `answers` what the store says, `timing` what time brings.
 
-use super::acquisition::{Acquisition, Grant, Leaving, Phase, Told, Wait, Waiting};
+use super::acquisition::{Acquisition, Ending, Grant, Leaving, Phase, Told, Wait, Waiting};
 use super::{
     inbox::Begun,
     outbox::{Flight, Purpose},
@@ -18,7 +18,7 @@ use crate::{
 };
 use lockwarden_core::{
     Command, Name, Reply, Rules, Token,
-    command::{self, Reason, Refusal},
+    command::{self, Absence, Mode, Reason, Refusal},
     keeper::{HandleId, Keeper, Loss, State as Belief},
     party::Party,
 };
@@ -32,6 +32,10 @@ use tokio::sync::oneshot;
 /// How long a call that does not wait for a lock waits for the store's answer, in µs. A release is
 /// tried on after that in the background, until the lease is over.
 pub(super) const ANSWER_US: u64 = 5_000_000;
+
+/// A guard that is not the only one of its acquisition can do less.
+const MORE_GUARDS: &str = "the lock's owner holds it by more than one guard: only the last can hand it over or change \
+                           its mode";
 
 /// For how long at least a release is tried, in µs.
 const LAST_TRY_US: u64 = 1_000_000;
@@ -120,7 +124,14 @@ impl State {
             let _ = reply.send(Err(Error::Closed));
             return;
         }
-        if let Some(grant) = self.enter(id, &ask) {
+        if ask.wait == command::Wait::Adopt {
+            // Adopted here already; the store would take the second for the first, sent again.
+            if self.ids.contains_key(&ask.token) {
+                let error = Error::NotHandedOver { name: ask.name, absence: Absence::Taken };
+                let _ = reply.send(Err(error));
+                return;
+            }
+        } else if let Some(grant) = self.enter(id, &ask) {
             let _ = reply.send(grant);
             return;
         }
@@ -134,7 +145,7 @@ impl State {
             }
         }
         let deadline_us = match ask.wait {
-            command::Wait::No => Some(began_us + ANSWER_US),
+            command::Wait::No | command::Wait::Adopt => Some(began_us + ANSWER_US),
             command::Wait::For(ms) => Some(began_us + ms * 1_000),
             command::Wait::Forever => None,
         };
@@ -196,7 +207,8 @@ impl State {
         // Deadlines decide, not timers: the machine may have slept (R20).
         if matches!(self.keeper.state_at(id, clock::now_us()), Some(Belief::Lost(_))) {
             for name in ask.names() {
-                self.push(Purpose::Disown(name.clone(), token.clone()));
+                let (name, token) = (name.clone(), token.clone());
+                self.push(Purpose::Disown { name, token, lost: true });
             }
             return None;
         }
@@ -214,10 +226,12 @@ impl State {
         })
     }
 
-    /// Ends an acquisition, granted or not; or one guard of several. The reply hears what became of a release.
+    /// Ends an acquisition, granted or not; or one guard of several. The reply hears what became of a release, or of
+    /// the hand-over in its place.
     pub(super) fn leave(
         &mut self,
         entry: HandleId,
+        hand_over: Option<(Token, u64)>,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     ) {
         let now_us = clock::now_us();
@@ -228,6 +242,7 @@ impl State {
                     (Some(Belief::Lost(loss)), Some(acquisition)) => {
                         Err(Error::Lost { name: acquisition.ask.name.clone(), loss })
                     }
+                    _ if hand_over.is_some() => Err(Error::Invalid(MORE_GUARDS.into())),
                     _ => Ok(()),
                 };
                 if let Some(reply) = reply {
@@ -239,7 +254,7 @@ impl State {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else {
             return;
         };
-        let release = acquisition.phase == Phase::Held;
+        let is_held = acquisition.phase == Phase::Held;
         if acquisition.phase == Phase::Leaving {
             return;
         }
@@ -253,7 +268,7 @@ impl State {
         let lease_us = acquisition.ask.lease_ms * 1_000;
         // At least long enough to be sent once, also where the lease seems over from here: a renewal
         // whose answer was lost may have made it longer.
-        let until_us = match release {
+        let until_us = match is_held {
             true => self.keeper.lease_end_us(id).max(now_us + LAST_TRY_US),
             false => now_us + lease_us,
         };
@@ -261,12 +276,17 @@ impl State {
             Some(Belief::Lost(loss)) => Some(loss),
             _ => None,
         };
-        // From here on it is never renewed again (G8).
+        let how = match hand_over {
+            Some((to, lease_ms)) if lost.is_none() => Ending::HandOver { to, lease_ms },
+            _ if is_held => Ending::Release,
+            _ => Ending::Cancel,
+        };
+        // From here on it is never renewed again (G8), and `check()` is false before anybody adopts it (R32).
         self.keeper.forget(id);
         acquisition.wait = None;
         acquisition.leaving = Some(Box::new(Leaving {
             reply,
-            release,
+            how,
             checked,
             repeated: false,
             until_us,
@@ -309,6 +329,49 @@ impl State {
         self.wake();
     }
 
+    /// The command that has it held in another mode.
+    pub(super) fn convert(&mut self, id: HandleId, to: Mode) -> Result<Command, Error> {
+        let acquisition = self.acquisitions.get_mut(&id).ok_or(Error::Closed)?;
+        let ask = &mut acquisition.ask;
+        if !ask.also.is_empty() {
+            let rule = "only a lock that is held alone can change its mode";
+            return Err(Error::Invalid(format!("{rule}, and {} are held", 1 + ask.also.len())));
+        }
+        if self.owners.is_shared(id) {
+            return Err(Error::Invalid(MORE_GUARDS.into()));
+        }
+        if let Some(Belief::Lost(loss)) = self.keeper.state_at(id, clock::now_us()) {
+            return Err(Error::Lost { name: ask.name.clone(), loss });
+        }
+        let (name, token) = (ask.name.clone(), ask.token.clone());
+        let in_use = ask.mode_at(0);
+        if matches!(in_use, Mode::Permits { .. }) {
+            return Err(Error::OtherMode { name, asked: to, in_use });
+        }
+        if to == Mode::Shared {
+            // Whatever becomes of it, its owner does not write any more.
+            ask.modes = [to].into();
+        }
+        Ok(Command::Convert { name, token, to, floor: ask.floor.max(self.floor) })
+    }
+
+    /// It is held in that mode now.
+    pub(super) fn converted(&mut self, id: HandleId, to: Mode, fence: u64) {
+        self.floor = self.floor.max(fence);
+        if let Some(acquisition) = self.acquisitions.get_mut(&id) {
+            acquisition.fence = fence;
+            acquisition.ask.modes = [to].into();
+        }
+    }
+
+    /// The locks of an acquisition, and how they are held.
+    pub(super) fn wants(&self, id: HandleId) -> Vec<(Name, Mode)> {
+        let wants = |it: &Acquisition| {
+            it.ask.wants().map(|(name, mode)| (name.clone(), mode)).collect::<Vec<_>>()
+        };
+        self.acquisitions.get(&id).map(|it| wants(it)).unwrap_or_default()
+    }
+
     /// Asks the store a question that belongs to no acquisition.
     pub(super) fn ask(&mut self, command: Command) -> oneshot::Receiver<Result<Reply, StoreError>> {
         let (reply, receiver) = oneshot::channel();
@@ -325,7 +388,7 @@ impl State {
         let ids: Vec<HandleId> = self.acquisitions.keys().copied().collect();
         for id in ids {
             self.fail(id, Error::Closed);
-            self.leave(id, None);
+            self.leave(id, None, None);
         }
         self.tell();
         self.wake();
@@ -394,7 +457,7 @@ impl State {
 
     /// Should the driver end: is it asked to, and is nothing left that the store must hear about?
     pub(super) fn is_done(&self) -> bool {
-        let heard = |purpose: &Purpose| matches!(purpose, Purpose::Disown(..));
+        let heard = |purpose: &Purpose| matches!(purpose, Purpose::Disown { .. });
         (self.closing || self.abandoned)
             && self.acquisitions.is_empty()
             && !(self.down.is_none() && self.outbox.iter().any(heard))
@@ -439,7 +502,7 @@ impl State {
     pub(super) fn fail(&mut self, id: HandleId, error: Error) {
         if self.acquisitions.get(&id).is_some_and(|it| it.wait.is_some()) {
             self.finish(id, Err(error));
-            self.leave(id, None);
+            self.leave(id, None, None);
         }
     }
 
@@ -508,7 +571,7 @@ impl State {
             match leaving.reply {
                 Some(reply) => self.told.push(Told::Left(reply, result)),
                 None => {
-                    if let (true, Err(error)) = (leaving.release, result) {
+                    if let (Ending::Release, Err(error)) = (leaving.how, result) {
                         tracing::warn!(%error, "a lock was not released as it should be");
                     }
                 }

@@ -2,7 +2,11 @@
 
 use super::Shared;
 use crate::process::{self, Watcher};
-use lockwarden_core::{Name, SessionId, Token, command::HolderView, party::Process};
+use lockwarden_core::{
+    Name, SessionId, Token,
+    command::{HoldState, HolderView, RecordView},
+    party::Process,
+};
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Weak},
@@ -85,7 +89,7 @@ impl Watching {
 
     /// The holder's session, if all its processes are proven dead now (R39).
     pub(super) fn died(&self, holder: &HolderView) -> Option<SessionId> {
-        let record = holder.record.as_ref().filter(|_| self.enabled)?;
+        let record = holder.record.as_ref().filter(|record| self.is_somebodys(record))?;
         let dead =
             record.session != self.own_session && process::have_ended(&record.party.processes);
         dead.then(|| record.session.clone())
@@ -103,12 +107,17 @@ impl Watching {
     }
 
     fn watchable(&self, name: &Name, view: &HolderView) -> Option<(Holder, Arc<[Process]>)> {
-        let record = view.record.as_ref().filter(|_| self.enabled)?;
+        let record = view.record.as_ref().filter(|record| self.is_somebodys(record))?;
         if record.session == self.own_session || self.is_own(&record.party.processes) {
             return None;
         }
         let (token, session) = (view.token.clone(), record.session.clone());
         Some((Holder { name: name.clone(), token, session }, record.party.processes.clone()))
+    }
+
+    /// May it end by somebody's death? What cools or was handed over is nobody's (R32, R33).
+    fn is_somebodys(&self, record: &RecordView) -> bool {
+        self.enabled && matches!(record.state, HoldState::Held | HoldState::Revoked)
     }
 
     /// This very process keeps it: another warden of ours, whose death would be ours.

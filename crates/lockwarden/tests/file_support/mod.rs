@@ -174,6 +174,8 @@ impl Session {
 
 pub fn acquire(of: &str, with: &str, wait: Wait) -> Command {
     Command::Acquire(Acquire {
+        at_least_ms: 0,
+        delay_ms: 0,
         modes: Default::default(),
         also: Default::default(),
         name: name(of),
@@ -194,7 +196,7 @@ pub fn acquire(of: &str, with: &str, wait: Wait) -> Command {
 }
 
 pub fn release(of: &str, with: &str) -> Command {
-    Command::Release { also: Default::default(), name: name(of), token: token(with) }
+    Command::Release { also: Default::default(), name: name(of), token: token(with), lost: false }
 }
 
 pub fn renew(of: &str, with: &str) -> Command {

@@ -2,7 +2,7 @@
 
 use lockwarden_core::{
     Message, Reply,
-    command::{HolderView, Reason},
+    command::{HoldState, HolderView, Reason, RecordView},
 };
 
 /// How far two clocks that were read in one script may be apart: the server's process may have been
@@ -26,7 +26,15 @@ fn alike_holder(actual: &mut Option<HolderView>, expected: Option<&HolderView>) 
         alike_option(&mut actual.ttl_ms, expected.ttl_ms);
         if let (Some(actual), Some(expected)) = (&mut actual.record, &expected.record) {
             alike(&mut actual.held_ms, expected.held_ms);
+            alike_cooling(actual, expected);
         }
+    }
+}
+
+/// What cools has the rest of its time for a lease.
+fn alike_cooling(actual: &mut RecordView, expected: &RecordView) {
+    if expected.state == HoldState::Cooling {
+        alike(&mut actual.lease_ms, expected.lease_ms);
     }
 }
 
@@ -84,6 +92,7 @@ pub(crate) fn alike_message(mut actual: Message, expected: &Message) -> Message 
             alike_option(&mut actual.ttl_ms, expected.ttl_ms);
             if let (Some(actual), Some(expected)) = (&mut actual.record, &expected.record) {
                 alike(&mut actual.held_ms, expected.held_ms);
+                alike_cooling(actual, expected);
             }
         }
         (

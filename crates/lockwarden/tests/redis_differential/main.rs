@@ -16,6 +16,7 @@ use alike::{TOLERANCE_MS, alike_message, alike_reply};
 use lockwarden::store::redis::RedisStore;
 use lockwarden_core::{
     Command, Epoch, Message, Reply, Rules, Run, SessionId,
+    command::Wait,
     table::{self, Context, Key, Table},
 };
 use lockwarden_testkit::{
@@ -29,7 +30,12 @@ use proptest::{
     test_runner::{Config, TestCaseError, TestRunner},
 };
 use redis_support::{SOON, Session, name, runtime, settings, token};
-use std::{cell::Cell, collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::runtime::Runtime;
 
 /// A deadline nearer than this to a command's moment decides nothing.
@@ -49,6 +55,8 @@ struct World {
     raw: std::cell::RefCell<Raw>,
     unclear: Cell<u32>,
     cases: Cell<u32>,
+    /// How often each kind of answer came.
+    seen: std::cell::RefCell<BTreeMap<String, u32>>,
 }
 
 /// One case.
@@ -79,7 +87,8 @@ impl World {
         // So that an epoch may begin without a guard: beyond W from the start.
         server.step_clock(10_000);
         let (unclear, cases) = (Cell::new(0), Cell::new(0));
-        World { server, runtime: runtime(), stores, run, raw, unclear, cases }
+        let seen = std::cell::RefCell::default();
+        World { server, runtime: runtime(), stores, run, raw, unclear, cases, seen }
     }
 
     fn cmd<A: AsRef<[u8]>>(&self, command: &[A]) -> Value {
@@ -246,7 +255,7 @@ impl Case<'_> {
         self.predict(&mut model, who, uptime_s, before_us, &commands[0]);
         let (reply, told) = self.predict(&mut model, who, uptime_s, after_us, &commands[1]);
         let granted = told.iter().filter(|(_, it)| matches!(it, Message::Grant { .. })).count()
-            + usize::from(matches!(reply, Reply::Granted { .. }));
+            + usize::from(matches!(reply, Reply::Granted { .. } | Reply::Converted { .. }));
         if granted > 1 && fence > after_us {
             self.unclear = true;
             return Ok(());
@@ -321,6 +330,7 @@ impl Case<'_> {
             told.extend(messages);
             let failed = |error| TestCaseError::fail(format!("{command:?}: {error}"));
             let reply = alike_reply(reply.map_err(failed)?, &expected);
+            *self.world.seen.borrow_mut().entry(kind_of(command, &reply)).or_default() += 1;
             prop_assert_eq!(reply, expected, "{:?} by {}", command, SESSIONS[who]);
         }
         Ok(told)
@@ -432,6 +442,7 @@ impl Case<'_> {
             || self.model.locks.values().any(|lock| {
                 lock.key.as_ref().and_then(|key| key.expires_us).is_some_and(near)
                     || lock.together.by_end().any(|(end_us, _)| near(end_us))
+                    || lock.holders().any(|record| near(record.least_until_us))
                     || near(lock.queue_expires_us)
                     || lock.asked.as_ref().is_some_and(|(_, until_us)| near(*until_us))
                     || lock.queue.iter().filter_map(|ticket| ticket.deadline_us).any(near)
@@ -476,8 +487,9 @@ impl Case<'_> {
                 // The record is in the key.
                 (Some(key), Some(record)) if record.proof.is_empty() => {
                     let Value::Bulk(value) = value else { panic!("{value:?}") };
+                    let is_long = record.least_until_us > 0 || record.delay_ms > 0;
                     let begins = [
-                        b"lockwarden:\x01",
+                        if is_long { b"lockwarden:\x04" } else { b"lockwarden:\x01" },
                         packed(record.session.as_str().as_bytes()).as_slice(),
                         &packed(key.token.as_bytes()),
                     ]
@@ -524,6 +536,50 @@ fn odd_tag() -> &'static str {
     "06js"
 }
 
+/// The command and its answer in a word each; and of what is shown what has become of it.
+fn kind_of(command: &Command, reply: &Reply) -> String {
+    let word = |text: String| text.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned();
+    let asked = match command {
+        Command::Acquire(ask) if ask.wait == Wait::Adopt => "Adopt".to_owned(),
+        command => word(format!("{command:?}")),
+    };
+    let state = match reply {
+        Reply::Shown(view) => {
+            let record = view.holder.as_ref().and_then(|holder| holder.record.as_ref());
+            record.map_or_else(String::new, |record| format!(" {:?}", record.state))
+        }
+        Reply::Revoked { after_ms } => format!(" later: {}", *after_ms > 0),
+        _ => String::new(),
+    };
+    format!("{asked}: {}{state}", word(format!("{reply:?}")))
+}
+
+/// What a run of all cases must have met.
+const MUST_BE_SEEN: [&str; 22] = [
+    "Acquire: Granted",
+    "Acquire: Refused",
+    "Acquire: Deadlock",
+    "Acquire: OtherMode",
+    "Acquire: Guarded",
+    "Acquire: FloorAhead",
+    "Adopt: Granted",
+    "Adopt: NotHeld",
+    "Convert: Converted",
+    "Convert: Refused",
+    "Convert: OtherMode",
+    "Convert: NotHeld",
+    "HandOver: HandedOver",
+    "HandOver: NotHeld",
+    "Recall: Recalled",
+    "Release: Released",
+    "Renew: Renewed",
+    "Renew: Guarded",
+    "Revoke: Revoked later: true",
+    "Revoke: Revoked later: false",
+    "Show: Shown Cooling",
+    "Show: Shown HandedOver",
+];
+
 fn cases() -> u32 {
     if std::env::var_os("LOCKWARDEN_TEST_LONG").is_some_and(|long| long == "1") {
         1_500
@@ -549,6 +605,11 @@ fn the_scripts_are_the_table() {
             panic!("{kind}: {failure}");
         }
         let (unclear, cases) = (world.unclear.get(), world.cases.get());
+        let seen = world.seen.borrow();
+        println!("{kind}: {seen:#?}");
+        for kind_of in MUST_BE_SEEN {
+            assert!(seen.contains_key(kind_of), "{kind}: {kind_of}");
+        }
         assert!(unclear * 5 <= cases, "{kind}: {unclear} of {cases} cases say nothing");
     }
 }

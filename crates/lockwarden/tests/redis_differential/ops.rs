@@ -67,6 +67,25 @@ pub(crate) enum Ask {
         owner: Whose,
         /// Exclusively; else by a token of its own alone, as [`OWN_MODES`] has it.
         alone: bool,
+        /// The minimum and the delay, in ms.
+        keep: (u64, u64),
+    },
+    /// Take what was handed over.
+    Adopt {
+        lock: usize,
+        by: usize,
+    },
+    Convert {
+        lock: usize,
+        by: usize,
+        to: Mode,
+        floor: Floor,
+    },
+    HandOver {
+        lock: usize,
+        by: usize,
+        to: usize,
+        lease_ms: u64,
     },
     Renew {
         lock: usize,
@@ -76,6 +95,7 @@ pub(crate) enum Ask {
     Release {
         lock: usize,
         by: usize,
+        lost: bool,
     },
     Cancel {
         lock: usize,
@@ -114,6 +134,8 @@ pub(crate) enum What {
     Renew,
     Release,
     Cancel,
+    HandOver,
+    Adopt,
 }
 
 /// The names of a request for several, in order.
@@ -142,7 +164,16 @@ fn lease_ms() -> impl Strategy<Value = u64> {
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
-    let by = || prop_oneof![3 => 0..3_usize, 1 => 3..TOKENS.len(), 2 => 5..7_usize];
+    let by = || prop_oneof![6 => 0..3_usize, 2 => 3..TOKENS.len(), 4 => 5..7_usize];
+    let any = || prop_oneof![4 => by(), 1 => 7..9_usize];
+    let keep = prop_oneof![3 => Just((0, 0)),
+        1 => prop::sample::select(vec![(4_000, 0), (0, 2_500), (7_000, 1_000), (40_000, 5_000)])];
+    let to = prop::sample::select(vec![
+        Mode::Shared,
+        Mode::Shared,
+        Mode::Exclusive,
+        Mode::Permits { count: 1, of: 2 },
+    ]);
     let wait = prop_oneof![
         2 => Just(Wait::No),
         1 => prop::sample::select(vec![0, 2_000, 50_000]).prop_map(Wait::For),
@@ -158,17 +189,25 @@ fn ask() -> impl Strategy<Value = Ask> {
     let owner = prop_oneof![2 => Just(Whose::Nobodys), 4 => Just(Whose::Own), 1 => Just(Whose::Neighbours),
         1 => Just(Whose::Part)];
     let alone = prop::bool::weighted(0.7);
-    let terms = (prop::bool::ANY, floor, owner, alone);
+    let terms = (prop::bool::ANY, floor.clone(), owner, alone, keep);
     prop_oneof![
         8 => (lock(), by(), proof(), wait, lease_ms(), terms).prop_map(
-            |(lock, by, proof, wait, lease_ms, (long, floor, owner, alone))| Ask::Acquire {
+            |(lock, by, proof, wait, lease_ms, (long, floor, owner, alone, keep))| Ask::Acquire {
                 lock, by, proof, wait, lease_ms, floor, owner, alone: alone || proof, grace_ms: if long { 4_000 } else { 3_000 },
+                keep,
             }
         ),
-        2 => (lock(), by(), lease_ms()).prop_map(|(lock, by, lease_ms)| Ask::Renew { lock, by, lease_ms }),
-        4 => (lock(), by()).prop_map(|(lock, by)| Ask::Release { lock, by }),
+        1 => (lock(), 7..9_usize).prop_map(|(lock, by)| Ask::Adopt { lock, by }),
+        1 => (lock(), any(), 7..9_usize, lease_ms()).prop_map(
+            |(lock, by, to, lease_ms)| Ask::HandOver { lock, by, to, lease_ms }
+        ),
+        2 => (lock(), any(), to, floor).prop_map(|(lock, by, to, floor)| Ask::Convert { lock, by, to, floor }),
+        2 => (lock(), any(), lease_ms()).prop_map(|(lock, by, lease_ms)| Ask::Renew { lock, by, lease_ms }),
+        4 => (lock(), any(), prop::bool::weighted(0.2)).prop_map(
+            |(lock, by, lost)| Ask::Release { lock, by, lost }
+        ),
         2 => (lock(), by(), proof()).prop_map(|(lock, by, proof)| Ask::Cancel { lock, by, proof }),
-        1 => (lock(), by(), prop::option::of(0..3_usize), prop::bool::ANY).prop_map(
+        2 => (lock(), any(), prop::option::of(0..3_usize), prop::bool::ANY).prop_map(
             |(lock, by, session, delayed)| Ask::Revoke { lock, by, session, delayed }
         ),
         1 => (lock(), by()).prop_map(|(lock, by)| Ask::Recall { lock, by }),
@@ -179,7 +218,7 @@ fn ask() -> impl Strategy<Value = Ask> {
 
 fn several() -> impl Strategy<Value = Op> {
     let what = prop_oneof![6 => Just(What::Acquire), 1 => Just(What::Renew), 4 => Just(What::Release),
-        1 => Just(What::Cancel)];
+        1 => Just(What::Cancel), 1 => Just(What::HandOver), 1 => Just(What::Adopt)];
     let wait = prop_oneof![
         1 => Just(Wait::No),
         1 => prop::sample::select(vec![2_000, 50_000]).prop_map(Wait::For),
@@ -188,10 +227,13 @@ fn several() -> impl Strategy<Value = Op> {
     // Seldom another's token.
     let whose = prop_oneof![12 => Just(0_usize), 1 => Just(1)];
     let rest = (wait, prop::bool::ANY);
-    (0..3_usize, what, 0..SETS.len(), (whose, 0..3_usize), rest).prop_map(
+    (0..3_usize, what, 0..SETS.len(), (whose, 0..4_usize), rest).prop_map(
         |(who, what, set, (whose, which), (wait, owned))| {
-            // Only a session's own token asks for several.
-            let whose = if matches!(what, What::Acquire) { 0 } else { whose };
+            // Only a session's own token asks for several, and only what was handed over has the last of them.
+            let (whose, which) = match what {
+                What::Acquire => (0, which % 3),
+                _ => (whose, which),
+            };
             let by = ((who + whose) % 3, which);
             Op::Alone(who, Ask::Several { what, set, by, wait, owned })
         },
@@ -212,8 +254,9 @@ fn crowd() -> impl Strategy<Value = Vec<Op>> {
                 floor: Floor::None,
                 owner: Whose::Own,
                 alone,
+                keep: (0, 0),
             };
-            Op::Alone(who, if releases { Ask::Release { lock, by: 5 } } else { ask })
+            Op::Alone(who, if releases { Ask::Release { lock, by: 5, lost: false } } else { ask })
         },
     );
     let other = prop_oneof![
@@ -255,8 +298,8 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// What may happen in a whole case: anything, and now and then a story that seldom comes by chance.
 pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let one_or_more =
-        prop_oneof![12 => op().prop_map(|op| vec![op]), 1 => story(), 1 => cycle(), 2 => crowd()];
+    let one_or_more = prop_oneof![12 => op().prop_map(|op| vec![op]), 1 => story(), 1 => cycle(), 2 => crowd(),
+        2 => hold()];
     prop::collection::vec(one_or_more, 1..35).prop_map(|parts| parts.concat())
 }
 
@@ -269,8 +312,17 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
     // How the first waits, and whether it queues twice, by two tokens.
     let wait = prop_oneof![2 => Just(Wait::Forever), 1 => Just(Wait::For(2_000))];
     let twice = prop::bool::weighted(0.3);
-    (lock(), 0..3_usize, prop::collection::vec(turn, 0..4), step_ms, end, delayed, (wait, twice))
-        .prop_map(|(lock, holder, turns, step_ms, end, delayed, (wait, twice))| {
+    let keep = prop::sample::select(vec![(0, 0), (0, 0), (4_000, 0), (0, 2_500), (9_000, 4_000)]);
+    (
+        lock(),
+        0..3_usize,
+        prop::collection::vec(turn, 0..4),
+        step_ms,
+        end,
+        delayed,
+        (wait, twice, keep),
+    )
+        .prop_map(|(lock, holder, turns, step_ms, end, delayed, (wait, twice, keep))| {
             let (first, second) = ((holder + 1) % 3, (holder + 2) % 3);
             let ask_by = |by, wait, lease_ms| Ask::Acquire {
                 lock,
@@ -282,6 +334,7 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
                 floor: Floor::None,
                 owner: Whose::Own,
                 alone: true,
+                keep,
             };
             let ask = |wait, lease_ms| ask_by(0, wait, lease_ms);
             let renews = Op::Alone(holder, Ask::Renew { lock, by: 0, lease_ms: 30_000 });
@@ -301,9 +354,12 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
                 _ => renews.clone(),
             }));
             ops.extend(match end {
-                0 => vec![Op::Alone(holder, Ask::Release { lock, by: 0 })],
+                0 => vec![Op::Alone(holder, Ask::Release { lock, by: 0, lost: false })],
                 1 => {
-                    vec![Op::Batch(holder, vec![Ask::Release { lock, by: 0 }, Ask::Show { lock }])]
+                    vec![Op::Batch(
+                        holder,
+                        vec![Ask::Release { lock, by: 0, lost: false }, Ask::Show { lock }],
+                    )]
                 }
                 2 => vec![Op::Alone(second, ask(Wait::Forever, 5_000))],
                 // A new epoch, in which the holder shows itself or does not before its link ends
@@ -323,6 +379,79 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
         })
 }
 
+/// One holds, perhaps others beside it, some wait; what is held changes its mode, changes hands, is given back early, or
+/// is lost with its holder.
+fn hold() -> impl Strategy<Value = Vec<Op>> {
+    let keep =
+        prop::sample::select(vec![(0, 0), (4_000, 0), (0, 2_500), (9_000, 4_000), (40_000, 1_000)]);
+    let turns = prop::collection::vec(0..19_usize, 1..8);
+    let step_ms = prop::sample::select(vec![300, 2_600, 6_000]);
+    let rest = (prop::bool::ANY, prop::bool::ANY, prop::bool::ANY);
+    (0..3_usize, 0..3_usize, keep, rest, turns, step_ms).prop_map(
+        |(lock, holder, keep, (alone, beside, waits), turns, step_ms)| {
+            let (first, second) = ((holder + 1) % 3, (holder + 2) % 3);
+            let ask = |by, alone, wait, keep| Ask::Acquire {
+                lock,
+                by,
+                proof: false,
+                wait,
+                lease_ms: 30_000,
+                grace_ms: 3_000,
+                floor: Floor::None,
+                owner: Whose::Own,
+                alone,
+                keep,
+            };
+            let own = if alone { 0 } else { 5 };
+            // Or whoever waits from before is in the way.
+            let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2), Op::Flush];
+            ops.extend([Op::Alone(holder, Ask::Beat), Op::StepMs(3_300)]);
+            ops.push(Op::Alone(holder, ask(own, alone, Wait::No, keep)));
+            if beside {
+                ops.push(Op::Alone(second, ask(5, false, Wait::Forever, (0, 0))));
+            }
+            if waits {
+                ops.push(Op::Alone(first, ask(0, true, Wait::Forever, (3_000, 500))));
+                ops.push(Op::Alone(second, ask(5, false, Wait::Forever, (0, 500))));
+            }
+            let convert = |by, to| Ask::Convert { lock, by, to, floor: Floor::None };
+            if beside {
+                ops.push(Op::Alone(holder, convert(own, Mode::Exclusive)));
+            }
+            ops.extend(turns.into_iter().map(|turn| match turn {
+                0 => Op::Alone(holder, convert(own, Mode::Shared)),
+                1 | 14 | 15 | 16 => {
+                    Op::Batch(holder, vec![convert(own, Mode::Exclusive), Ask::Show { lock }])
+                }
+                // To the first, who alone knows it as its own.
+                2 | 3 => Op::Alone(holder, Ask::HandOver { lock, by: own, to: 8, lease_ms: 5_000 }),
+                4 | 5 => Op::Alone(first, Ask::Adopt { lock, by: 7 }),
+                6 => Op::Alone(first, Ask::Release { lock, by: 7, lost: false }),
+                7 => Op::Alone(first, Ask::Renew { lock, by: 7, lease_ms: 30_000 }),
+                8 => Op::Alone(first, convert(7, Mode::Exclusive)),
+                9 | 17 => Op::Alone(
+                    second,
+                    Ask::Revoke { lock, by: 2, session: Some(holder), delayed: false },
+                ),
+                10 => Op::Cut(holder),
+                11 => Op::StepMs(step_ms),
+                12 => Op::Alone(second, Ask::Release { lock, by: 5, lost: false }),
+                turn => {
+                    let lost = turn == 18;
+                    Op::Batch(
+                        holder,
+                        vec![Ask::Release { lock, by: own, lost }, Ask::Show { lock }],
+                    )
+                }
+            }));
+            let release = Ask::Release { lock, by: own, lost: keep.1 == 4_000 };
+            ops.extend([Op::Join(holder), Op::Alone(holder, release)]);
+            ops.push(Op::Batch(second, vec![Ask::Show { lock }]));
+            ops
+        },
+    )
+}
+
 /// Each holds a lock and asks for the next one's, which closes a cycle, unless something happens on the way; then
 /// all of them ask again.
 fn cycle() -> impl Strategy<Value = Vec<Op>> {
@@ -340,6 +469,7 @@ fn cycle() -> impl Strategy<Value = Vec<Op>> {
             floor: Floor::None,
             owner: Whose::Own,
             alone: true,
+            keep: (0, 0),
         };
         let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2)];
         ops.extend((0..sessions).map(|who| Op::Alone(who, ask(who, 0, Wait::No))));
@@ -354,7 +484,10 @@ fn cycle() -> impl Strategy<Value = Vec<Op>> {
                 order[0],
                 Ask::Revoke { lock: order[0], by: 0, session: None, delayed: true },
             ),
-            4 => Op::Batch(order[1], vec![Ask::Release { lock: order[1], by: 0 }, Ask::Beat]),
+            4 => Op::Batch(
+                order[1],
+                vec![Ask::Release { lock: order[1], by: 0, lost: false }, Ask::Beat],
+            ),
             _ => Op::Alone(
                 order[0],
                 Ask::Cancel { lock: (order[0] + 1) % sessions, by: 3, proof: false },
@@ -369,6 +502,15 @@ fn cycle() -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
+fn floor_of(floor: Floor, now_us: u64) -> u64 {
+    match floor {
+        Floor::None => 0,
+        Floor::Low => 5,
+        Floor::HourAhead => now_us + 3_600_000_000,
+        Floor::TwoDaysAhead => now_us + 2 * 86_400_000_000,
+    }
+}
+
 /// The command itself.
 pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
     let proof = |proof: bool| if proof { "proof".into() } else { "".into() };
@@ -381,6 +523,9 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             2 => TOKENS[(who + 1) % 3],
             5 => ["as", "bs", "cs"][who],
             6 => ["at", "bt", "ct"][who],
+            // What is handed over has a token that nobody ever asked by.
+            7 => ["ah", "bh", "ch"][who],
+            8 => ["bh", "ch", "ah"][who],
             by => TOKENS[by],
         })
     };
@@ -395,6 +540,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             floor,
             owner,
             alone,
+            keep: (at_least_ms, delay_ms),
         } => {
             let owner = match owner {
                 Whose::Nobodys => "",
@@ -417,23 +563,51 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                 wait,
                 lease_ms,
                 grace_ms,
-                floor: match floor {
-                    Floor::None => 0,
-                    Floor::Low => 5,
-                    Floor::HourAhead => now_us + 3_600_000_000,
-                    Floor::TwoDaysAhead => now_us + 2 * 86_400_000_000,
-                },
+                at_least_ms,
+                delay_ms,
+                floor: floor_of(floor, now_us),
                 party: party_of(owner, SESSIONS[who]),
             })
         }
+        Ask::Adopt { lock: at, by: it } => Command::Acquire(Acquire {
+            also: Default::default(),
+            modes: Default::default(),
+            name: lock(at),
+            token: by(it),
+            proof: "".into(),
+            wait: Wait::Adopt,
+            lease_ms: 5_000,
+            grace_ms: 3_000,
+            at_least_ms: if it == 7 { 2_000 } else { 0 },
+            delay_ms: 0,
+            floor: 0,
+            party: party_of(SESSIONS[who], SESSIONS[who]),
+        }),
+        Ask::Convert { lock: at, by: it, to, floor } => Command::Convert {
+            name: lock(at),
+            token: by(it),
+            to,
+            floor: match floor {
+                // Two days ahead is the business of whoever asks: an acquire was refused by then.
+                Floor::TwoDaysAhead => 0,
+                floor => floor_of(floor, now_us),
+            },
+        },
+        Ask::HandOver { lock: at, by: it, to, lease_ms } => Command::HandOver {
+            name: lock(at),
+            also: Default::default(),
+            token: by(it),
+            to: by(to),
+            lease_ms,
+        },
         Ask::Renew { lock: at, by: it, lease_ms } => Command::Renew(Renew {
             also: Default::default(),
             name: lock(at),
             token: by(it),
             lease_ms,
         }),
-        Ask::Release { lock: at, by: it } => {
-            Command::Release { also: Default::default(), name: lock(at), token: by(it) }
+        Ask::Release { lock: at, by: it, lost } => {
+            Command::Release { also: Default::default(), name: lock(at), token: by(it), lost }
         }
         Ask::Cancel { lock: at, by: it, proof: has_proof } => Command::Cancel {
             also: Default::default(),
@@ -456,26 +630,33 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             let (at, others) = SETS[set].split_first().expect("none is empty");
             let (name, also) = (lock(*at), others.iter().map(|at| lock(*at)).collect());
             // The same token is the same acquisition, of the same locks.
-            let token = token(&format!("{}{which}{set}", TOKENS[whose]));
+            let own = token(&format!("{}{which}{set}", TOKENS[whose]));
             match what {
-                What::Acquire => Command::Acquire(Acquire {
+                What::Acquire | What::Adopt => Command::Acquire(Acquire {
                     name,
                     also,
                     modes: match which {
-                        0 => Arc::default(),
+                        0 | 3 => Arc::default(),
                         which => SETS[set].iter().map(|at| MODES[which][*at]).collect(),
                     },
-                    token,
+                    token: own,
                     proof: "".into(),
-                    wait,
+                    wait: if matches!(what, What::Adopt) { Wait::Adopt } else { wait },
                     lease_ms: 30_000,
                     grace_ms: 3_000,
+                    // The same token is one acquisition: always the same.
+                    at_least_ms: if which == 2 { 4_000 } else { 0 },
+                    delay_ms: if which == 1 { 2_500 } else { 0 },
                     floor: 0,
                     party: party_of(if owned { SESSIONS[who] } else { "" }, SESSIONS[who]),
                 }),
-                What::Renew => Command::Renew(Renew { name, also, token, lease_ms: 30_000 }),
-                What::Release => Command::Release { name, also, token },
-                What::Cancel => Command::Cancel { name, also, token, proof: "".into() },
+                What::Renew => Command::Renew(Renew { name, also, token: own, lease_ms: 30_000 }),
+                What::Release => Command::Release { name, also, token: own, lost: !owned },
+                What::Cancel => Command::Cancel { name, also, token: own, proof: "".into() },
+                What::HandOver => {
+                    let to = token(&format!("{}3{set}", TOKENS[(who + 1) % 3]));
+                    Command::HandOver { name, also, token: own, to, lease_ms: 5_000 }
+                }
             }
         }
     }

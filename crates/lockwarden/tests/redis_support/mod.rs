@@ -277,6 +277,8 @@ pub fn party_of(owner: &str, label: &str) -> Arc<Party> {
 /// An acquire with usual terms.
 pub fn acquire(lock: &str, by: &str, wait: Wait) -> Command {
     Command::Acquire(Acquire {
+        at_least_ms: 0,
+        delay_ms: 0,
         modes: Default::default(),
         also: Default::default(),
         name: name(lock),
@@ -303,7 +305,7 @@ pub fn acquire_of(owner: &str, lock: &str, by: &str) -> Command {
 }
 
 pub fn release(lock: &str, by: &str) -> Command {
-    Command::Release { also: Default::default(), name: name(lock), token: token(by) }
+    Command::Release { also: Default::default(), name: name(lock), token: token(by), lost: false }
 }
 
 pub fn renew(lock: &str, by: &str, lease_ms: u64) -> Command {

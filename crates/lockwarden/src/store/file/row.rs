@@ -9,7 +9,7 @@
 
 use lockwarden_core::{
     Epoch, Message, Name, Run, SessionId, Token,
-    command::{HolderView, Mode, RecordView},
+    command::{HoldState, HolderView, Mode, RecordView},
     party::{Party, Process, Tag},
     table::{Key, Lock, Record, Request, Ticket, Together},
 };
@@ -280,7 +280,9 @@ impl Writer {
             lease_ms,
             grace_ms,
             run,
-            revoked,
+            state,
+            least_until_us,
+            delay_ms,
             mode,
             since_us,
             party,
@@ -292,10 +294,21 @@ impl Writer {
         self.number(*lease_ms);
         self.number(*grace_ms);
         self.run(run);
-        self.number(u64::from(*revoked));
+        self.state(*state);
+        self.number(*least_until_us);
+        self.number(*delay_ms);
         self.mode(*mode);
         self.number(*since_us);
         self.party(party);
+    }
+
+    fn state(&mut self, state: HoldState) {
+        self.number(match state {
+            HoldState::Held => 0,
+            HoldState::Revoked => 1,
+            HoldState::Cooling => 2,
+            HoldState::HandedOver => 3,
+        });
     }
 
     fn mode(&mut self, mode: Mode) {
@@ -317,6 +330,8 @@ impl Writer {
             session,
             lease_ms,
             grace_ms,
+            at_least_ms,
+            delay_ms,
             floor,
             deadline_us,
             since_us,
@@ -332,7 +347,13 @@ impl Writer {
         self.number(*floor);
         self.option(deadline_us.as_ref(), |out, at| out.number(*at));
         self.number(*since_us);
-        self.number(u64::from(*several));
+        // Few have a minimum or a delay, and a queue may be long.
+        let keeps = *at_least_ms > 0 || *delay_ms > 0;
+        self.number(u64::from(*several) | u64::from(keeps) << 1);
+        if keeps {
+            self.number(*at_least_ms);
+            self.number(*delay_ms);
+        }
         self.mode(*mode);
         self.party(party);
     }
@@ -342,14 +363,24 @@ impl Writer {
         self.token(token);
         self.option(ttl_ms.as_ref(), |out, ttl_ms| out.number(*ttl_ms));
         self.option(record.as_ref(), |out, record| {
-            let RecordView { session, fence, lease_ms, grace_ms, held_ms, revoked, mode, party } =
-                record;
+            let RecordView {
+                session,
+                fence,
+                lease_ms,
+                grace_ms,
+                held_ms,
+                state,
+                delay_ms,
+                mode,
+                party,
+            } = record;
             out.session(session);
             out.number(*fence);
             out.number(*lease_ms);
             out.number(*grace_ms);
             out.number(*held_ms);
-            out.number(u64::from(*revoked));
+            out.state(*state);
+            out.number(*delay_ms);
             out.mode(*mode);
             out.party(party);
         });
@@ -478,11 +509,23 @@ impl<'a> Reader<'a> {
             lease_ms: self.number()?,
             grace_ms: self.number()?,
             run: self.run()?,
-            revoked: self.flag()?,
+            state: self.state()?,
+            least_until_us: self.number()?,
+            delay_ms: self.number()?,
             mode: self.mode()?,
             since_us: self.number()?,
             party: self.party()?,
         })
+    }
+
+    fn state(&mut self) -> Read<HoldState> {
+        match self.number()? {
+            0 => Ok(HoldState::Held),
+            1 => Ok(HoldState::Revoked),
+            2 => Ok(HoldState::Cooling),
+            3 => Ok(HoldState::HandedOver),
+            _ => Err(Damaged),
+        }
     }
 
     fn mode(&mut self) -> Read<Mode> {
@@ -496,16 +539,27 @@ impl<'a> Reader<'a> {
     }
 
     fn ticket(&mut self) -> Read<Ticket> {
+        let (token, proof, session) = (self.token()?, self.text()?.into(), self.session()?);
+        let (lease_ms, grace_ms, floor) = (self.number()?, self.number()?, self.number()?);
+        let (deadline_us, since_us) = (self.option(Reader::number)?, self.number()?);
+        let flags = self.number()?;
+        let (at_least_ms, delay_ms) = match flags {
+            0 | 1 => (0, 0),
+            2 | 3 => (self.number()?, self.number()?),
+            _ => return Err(Damaged),
+        };
         Ok(Ticket {
-            token: self.token()?,
-            proof: self.text()?.into(),
-            session: self.session()?,
-            lease_ms: self.number()?,
-            grace_ms: self.number()?,
-            floor: self.number()?,
-            deadline_us: self.option(Reader::number)?,
-            since_us: self.number()?,
-            several: self.flag()?,
+            token,
+            proof,
+            session,
+            lease_ms,
+            grace_ms,
+            at_least_ms,
+            delay_ms,
+            floor,
+            deadline_us,
+            since_us,
+            several: flags & 1 == 1,
             mode: self.mode()?,
             party: self.party()?,
         })
@@ -521,7 +575,8 @@ impl<'a> Reader<'a> {
                 lease_ms: input.number()?,
                 grace_ms: input.number()?,
                 held_ms: input.number()?,
-                revoked: input.flag()?,
+                state: input.state()?,
+                delay_ms: input.number()?,
                 mode: input.mode()?,
                 party: input.party()?,
             })

@@ -22,6 +22,8 @@ async fn call(link: &mut dyn Link, command: Command) -> Reply {
 
 fn acquire(token: &str, floor: u64) -> Command {
     Command::Acquire(Acquire {
+        at_least_ms: 0,
+        delay_ms: 0,
         modes: Default::default(),
         also: Default::default(),
         name: Name::new("job").unwrap(),

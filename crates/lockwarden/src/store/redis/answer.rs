@@ -9,7 +9,8 @@ use bytes::Bytes;
 use lockwarden_core::{
     Command, Epoch, Name, Reply, Run, SessionId, Token,
     command::{
-        Absence, CycleStep, HolderView, LockView, Mode, Reason, RecordView, Refusal, TicketView,
+        Absence, CycleStep, HoldState, HolderView, LockView, Mode, Reason, RecordView, Refusal,
+        TicketView,
     },
     party::Party,
 };
@@ -94,6 +95,10 @@ codes! {
         RefusedSeveral = 27 "REFUSED_SEVERAL",
         /// Which of the locks, the mode that it is in use in.
         OtherMode = 28 "OTHER_MODE",
+        /// Fence.
+        Converted = 29 "CONVERTED",
+        /// Nothing.
+        HandedOver = 30 "HANDED_OVER",
         /// Nothing.
         Recalled = 40 "RECALLED",
         /// Nothing.
@@ -108,9 +113,33 @@ codes! {
         Nobody = 0 "NOBODY",
         /// Token, TTL (ms; -1: none).
         Foreign = 1 "FOREIGN",
-        /// Token, TTL, session, fence, lease, grace, held (ms), revoked (0, 1), party, mode.
+        /// Token, TTL, session, fence, lease, grace, held (ms), [`State`], party, mode, delay (ms).
         Ours = 2 "OURS",
     }
+}
+
+codes! {
+    /// What has become of a hold.
+    State {
+        /// [`HoldState::Held`].
+        Held = 0 "IS_HELD",
+        /// [`HoldState::Revoked`].
+        Revoked = 1 "IS_REVOKED",
+        /// [`HoldState::Cooling`].
+        Cooling = 2 "IS_COOLING",
+        /// [`HoldState::HandedOver`].
+        HandedOver = 3 "IS_HANDED_OVER",
+    }
+}
+
+/// The state of that number; none: it is not one.
+pub(super) fn hold_state(number: i64) -> Option<HoldState> {
+    Some(match State::of(number)? {
+        State::Held => HoldState::Held,
+        State::Revoked => HoldState::Revoked,
+        State::Cooling => HoldState::Cooling,
+        State::HandedOver => HoldState::HandedOver,
+    })
 }
 
 codes! {
@@ -260,6 +289,8 @@ impl Reader {
             Code::Published => return Ok(None),
             Code::Shown => Reply::Shown(Box::new(self.shown(fields)?)),
             Code::Recalled => Reply::Recalled,
+            Code::Converted => Reply::Converted { fence: fields.count()? },
+            Code::HandedOver => Reply::HandedOver,
             Code::HeldByForeign => Reply::Foreign,
             Code::Unsubscribed => Reply::Unsubscribed,
             Code::More => Reply::More,
@@ -296,9 +327,10 @@ impl Reader {
                 lease_ms: fields.count()?,
                 grace_ms: fields.count()?,
                 held_ms: fields.count()?,
-                revoked: fields.int()? != 0,
+                state: hold_state(fields.int()?).ok_or(Malformed)?,
                 party: self.party(&fields.text()?.0),
                 mode: fields.mode()?,
+                delay_ms: fields.count()?,
             }),
             Holder::Foreign | Holder::Nobody => None,
         };

@@ -123,10 +123,12 @@ impl Writer {
             let (word, number, its_arguments) = match &call.command {
                 Command::Acquire(ask) => (script::ACQUIRE, term_number(&mut terms, ask), 1),
                 Command::Renew(renew) => (script::RENEW, self.lease_number(renew.lease_ms), 1),
-                Command::Release { .. } => (script::RELEASE, 0, 1),
+                Command::Release { lost, .. } => (script::RELEASE, u8::from(*lost), 1),
                 Command::Cancel { .. } => (script::CANCEL, 0, 2),
                 Command::Revoke { .. } => (script::REVOKE, 0, 3),
                 Command::Recall { .. } => (script::RECALL, 0, 2),
+                Command::Convert { .. } => (script::CONVERT, 0, 3),
+                Command::HandOver { .. } => (script::HAND_OVER, 0, 3),
                 Command::Show { .. } => (script::SHOW, 0, 0),
                 Command::Beat => (script::HEARTBEAT, 0, 1),
             };
@@ -213,6 +215,7 @@ impl Writer {
         match term.wait {
             Wait::No => resp::argument(out, script::NO_WAIT.to_string().as_bytes()),
             Wait::Forever => resp::argument(out, script::FOR_EVER.to_string().as_bytes()),
+            Wait::Adopt => resp::argument(out, script::ADOPT.to_string().as_bytes()),
             Wait::For(ms) => resp::argument_number(out, ms),
         }
         resp::argument_number(out, term.lease_ms);
@@ -225,7 +228,7 @@ impl Writer {
             self.party.0 = term.party.clone();
         }
         resp::argument(out, self.party.1.as_bytes());
-        resp::argument(out, mode_texts(term).as_bytes());
+        resp::argument(out, how(term).as_bytes());
     }
 
     fn command(&self, out: &mut BytesMut, call: &Call) {
@@ -247,6 +250,16 @@ impl Writer {
                 resp::argument(out, token.as_bytes());
                 resp::argument(out, wire::encode(by).as_bytes());
             }
+            Command::Convert { token, to, floor, .. } => {
+                resp::argument(out, token.as_bytes());
+                resp::argument(out, wire::encode_mode(*to).as_bytes());
+                resp::argument_number(out, *floor);
+            }
+            Command::HandOver { token, to, lease_ms, .. } => {
+                resp::argument(out, token.as_bytes());
+                resp::argument(out, to.as_bytes());
+                resp::argument_number(out, *lease_ms);
+            }
             Command::Show { .. } => {}
             Command::Beat if self.beats_by_message => {
                 resp::argument(out, format!("{}:{}", self.mark, call.id).as_bytes());
@@ -256,14 +269,18 @@ impl Writer {
     }
 }
 
-/// The modes of the locks that are asked for, with commas between them; nothing: all are exclusive.
-fn mode_texts(ask: &Acquire) -> String {
+/// The modes of the locks that are asked for, with commas between them; then, where there is one, the minimum and the
+/// delay, in ms. Nothing: all are exclusive, and there is neither.
+fn how(ask: &Acquire) -> String {
     let text = |(_, mode)| wire::encode_mode(mode);
-    if ask.modes.is_empty() {
-        String::new()
-    } else {
-        ask.wants().map(text).collect::<Vec<_>>().join(",")
+    let mut how = match ask.modes.is_empty() {
+        true => String::new(),
+        false => ask.wants().map(text).collect::<Vec<_>>().join(","),
+    };
+    if ask.at_least_ms > 0 || ask.delay_ms > 0 {
+        how += &format!(";{};{}", ask.at_least_ms, ask.delay_ms);
     }
+    how
 }
 
 /// Counts and numbers of a call travel as bytes.
@@ -294,6 +311,7 @@ fn term_number<'a>(terms: &mut Vec<&'a Acquire>, ask: &'a Acquire) -> u8 {
             && other.floor == ask.floor
             && other.proof == ask.proof
             && other.modes == ask.modes
+            && (other.at_least_ms, other.delay_ms) == (ask.at_least_ms, ask.delay_ms)
             && (Arc::ptr_eq(&other.party, &ask.party) || other.party == ask.party)
     };
     let recent = terms.len().saturating_sub(TERMS_COMPARED);

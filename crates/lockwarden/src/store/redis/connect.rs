@@ -399,6 +399,8 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
     let acquire = |token: &Token, wait| {
         let owner = format!("{session}:{token}").into();
         Command::Acquire(Acquire {
+            at_least_ms: 0,
+            delay_ms: 0,
             modes: Default::default(),
             also: Default::default(),
             name: name.clone(),
@@ -427,7 +429,12 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
             session: Some(session.clone()),
             delayed: true,
         },
-        Command::Release { also: Default::default(), name: name.clone(), token: first },
+        Command::Release {
+            also: Default::default(),
+            name: name.clone(),
+            token: first,
+            lost: false,
+        },
         Command::Cancel {
             also: Default::default(),
             name,

@@ -3,7 +3,12 @@
 //! A message is the schema's number, a letter, and fields: each its length, a colon, its bytes (R12).
 //! `tell` in `lib/sessions.lua` and its callers write them.
 
-use super::{answer::Reader, keys::Keyspace, script::SCHEMA, wire};
+use super::{
+    answer::{Reader, hold_state},
+    keys::Keyspace,
+    script::SCHEMA,
+    wire,
+};
 use bytes::Bytes;
 use lockwarden_core::{
     Epoch, Message, Name, Run, SessionId, Token,
@@ -61,9 +66,10 @@ pub(super) fn read(reader: &mut Reader, keyspace: &Keyspace, text: &Bytes) -> Op
                     lease_ms: fields.number()?,
                     grace_ms: fields.number()?,
                     held_ms: fields.number()?,
-                    revoked: fields.number()? != 0,
+                    state: hold_state(i64::try_from(fields.number()?).ok()?)?,
                     party: reader.party(&fields.bytes()?),
                     mode: wire::decode_mode(&fields.bytes()?)?,
+                    delay_ms: fields.number()?,
                 }),
             };
             Heard::Message(Message::First { name, token, holder: Box::new(holder) })

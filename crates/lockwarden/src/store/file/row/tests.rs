@@ -35,16 +35,26 @@ fn mode() -> impl Strategy<Value = Mode> {
     ]
 }
 
+fn state() -> impl Strategy<Value = HoldState> {
+    prop_oneof![
+        Just(HoldState::Held),
+        Just(HoldState::Revoked),
+        Just(HoldState::Cooling),
+        Just(HoldState::HandedOver),
+    ]
+}
+
 fn record() -> impl Strategy<Value = Record> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    (token(), text(), session(), numbers, text(), (any::<bool>(), mode()), party()).prop_map(
+    let rest = (state(), any::<u64>(), any::<u64>(), mode());
+    (token(), text(), session(), numbers, text(), rest, party()).prop_map(
         |(
             token,
             proof,
             session,
             (fence, lease_ms, grace_ms, since_us),
             run,
-            (revoked, mode),
+            (state, least_until_us, delay_ms, mode),
             party,
         )| {
             let run = Run::new(&run);
@@ -56,7 +66,9 @@ fn record() -> impl Strategy<Value = Record> {
                 lease_ms,
                 grace_ms,
                 run,
-                revoked,
+                state,
+                least_until_us,
+                delay_ms,
                 mode,
                 since_us,
                 party,
@@ -66,17 +78,19 @@ fn record() -> impl Strategy<Value = Record> {
 }
 
 fn ticket() -> impl Strategy<Value = Ticket> {
-    let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    let numbers = [(); 6].map(|()| any::<u64>());
     let rest = (option::of(any::<u64>()), any::<bool>(), mode());
     (token(), text(), session(), numbers, rest, party()).prop_map(
         |(token, proof, session, numbers, (deadline_us, several, mode), party)| {
-            let (lease_ms, grace_ms, floor, since_us) = numbers;
+            let [lease_ms, grace_ms, at_least_ms, delay_ms, floor, since_us] = numbers;
             Ticket {
                 token,
                 proof,
                 session,
                 lease_ms,
                 grace_ms,
+                at_least_ms,
+                delay_ms,
                 floor,
                 deadline_us,
                 since_us,
@@ -134,7 +148,8 @@ fn message() -> impl Strategy<Value = Message> {
         lease_ms: record.lease_ms,
         grace_ms: record.grace_ms,
         held_ms: record.since_us,
-        revoked: record.revoked,
+        state: record.state,
+        delay_ms: record.delay_ms,
         mode: record.mode,
         party: record.party,
     });
@@ -202,6 +217,8 @@ proptest! {
 fn tickets_share_what_they_have_in_common() {
     let party = Arc::new(Party { label: "worker".into(), host: "host".into(), ..Party::default() });
     let ticket = |number: u64| Ticket {
+        at_least_ms: 0,
+        delay_ms: 0,
         mode: Default::default(),
         several: false,
         token: Token::found(&[7; 32]),

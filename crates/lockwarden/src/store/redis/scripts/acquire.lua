@@ -1,27 +1,27 @@
 -- Take the lock, or queue for it; or all of several, or none (R29).
 -- KEYS       the lock, or the locks
 -- arguments  token; term (the number of one of the call's terms)
--- answers    GRANTED, REFUSED, REFUSED_SEVERAL, DEADLOCK, OTHER_MODE, GUARDED (own lock, during the guard), MORE,
---            UNSUBSCRIBED, FLOOR_AHEAD
+-- answers    GRANTED, REFUSED, REFUSED_SEVERAL, DEADLOCK, OTHER_MODE, GUARDED (own lock, during the guard), NOT_HELD (to
+--            be adopted), MORE, UNSUBSCRIBED, FLOOR_AHEAD
 
 -- The caller's own acquisition, asked for again (R25): its record, else nil. A redelivered task brings
 -- the same value from another session, and must be refused.
 local function own(token, term)
   local it = held_by(token)
-  if it and it.session == session and it.proof == term.proof and it.revoked == 0 then
+  if it and it.session == session and it.proof == term.proof and it.state == 0 --[[IS_HELD]] then
     return it
   end
   return nil
 end
 
--- How each of these keys is asked for: 's', 'pCOUNT/OF' or nothing, with commas between them.
+-- How each of these keys is asked for: 's', 'pCOUNT/OF' or nothing, with commas between them; `keeping_of` reads the rest.
 local function modes_of(keys, term)
   local modes = {}
   local n = 0
-  for text in string.gmatch(term.mode .. ',', '([^,]*),') do
+  for text in string.gmatch(match(term.how, '^[^;]*') .. ',', '([^,]*),') do
     n = n + 1
-    local count, of = match(text, '^p(%d+)/(%d+)$')
-    modes[n] = { count = tonumber(count or 0), of = tonumber(of or (text == 's' and -1 or 0)) }
+    local count, of = mode_of(text)
+    modes[n] = { count = count, of = of }
   end
   for at = n + 1, #keys do
     modes[at] = { count = 0, of = 0 }
@@ -122,10 +122,37 @@ end
 
 -- What a ticket of the caller's would say.
 local function ticket_for(token, term)
+  local at_least, delay = keeping_of(term)
   return {
     token = token, session = session, proof = term.proof, lease = term.lease, grace = term.grace,
-    floor = term.floor, party = term.party,
+    at_least = at_least, delay = delay, floor = term.floor, party = term.party,
   }
+end
+
+-- Takes over what was handed over under the asker's token: all of it, or nothing (R32).
+local function adopt(keys, token, term)
+  if guard_ms > 0 then
+    -- What an old snapshot brought back may have been adopted since (R6).
+    return refuse(keys, token, term, modes_of(keys, term))
+  end
+  local modes = {}
+  for n = 1, #keys do
+    key = keys[n]
+    local it = held_by(token)
+    if not it or it.state ~= 3 --[[IS_HANDED_OVER]] then
+      return answer(14 --[[NOT_HELD]], absence())
+    end
+    -- The minimum is that of the work, whoever does it.
+    modes[n] = { count = it.count, of = it.of, least = it.least }
+  end
+  for n = 1, #keys do
+    key = keys[n]
+    if modes[n].of ~= 0 then
+      remove_share(token)
+    end
+  end
+  key = keys[1]
+  answer(10 --[[GRANTED]], grant(ticket_for(token, term), keys, modes), term.lease)
 end
 
 local function acquire(keys, token, term)
@@ -157,6 +184,9 @@ local function acquire(keys, token, term)
       return answer(13 --[[GUARDED]], term.lease, guard_ms)
     end
     return answer(10 --[[GRANTED]], mine.fence, term.lease)
+  end
+  if term.wait == -3 --[[ADOPT]] then
+    return adopt(keys, token, term)
   end
   if #owned > 0 then
     -- Of several that were granted together some are lost: the rest is given back, to be asked for anew.

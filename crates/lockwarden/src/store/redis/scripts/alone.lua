@@ -75,7 +75,7 @@ if is_settled and KEYS[2] and not KEYS[3] then
             local grace_text = string.format('%.0f', grace)
             try('PUBLISH', 'lockwarden:session:' .. behind, 1 --[[SCHEMA]] .. 'F' .. head .. #waiting[2] .. ':'
               .. waiting[2] .. granted .. lease_field .. #to .. ':' .. to .. fence_field .. lease_field
-              .. #grace_text .. ':' .. grace_text .. '1:01:0' .. #party .. ':' .. party .. '0:')
+              .. #grace_text .. ':' .. grace_text .. '1:01:0' .. #party .. ':' .. party .. '0:1:0')
           end
           try('PUBLISH', 'lockwarden:session:' .. to, 1 --[[SCHEMA]] .. 'G' .. head .. granted .. fence_field
             .. lease_field .. #meta[1] .. ':' .. meta[1] .. #first .. ':' .. first)
@@ -83,7 +83,7 @@ if is_settled and KEYS[2] and not KEYS[3] then
         end
       end
     end
-  elseif ARGV[7] == 'a\1' and ARGV[6] == '\0\1\0\0' and ARGV[8] == '' and ARGV[14] == '' and tonumber(ARGV[12]) < now
+  elseif ARGV[7] == 'a\1' and ARGV[6] == '\0\1\0\0' and ARGV[8] == '' and tonumber(ARGV[9]) ~= -3 --[[ADOPT]] and ARGV[14] == '' and tonumber(ARGV[12]) < now
     and (not queue_name or call('EXISTS', queue_name) == 0)
     and (ARGV[5] == '1' or call('PUBSUB', 'NUMSUB', 'lockwarden:session:' .. session)[2] > 0) then
     local lease = ARGV[10]

@@ -20,12 +20,12 @@ local orders = { byte(ARGV[7], 1, -1) }
 local terms_at = 7 + form_count
 for n = 1, term_count do
   local at = terms_at + 7 * n - 6
-  local floor = tonumber(ARGV[at + 4])
+  local wait, floor = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 4])
   terms[n] = {
-    proof = ARGV[at], wait = tonumber(ARGV[at + 1]), lease = tonumber(ARGV[at + 2]),
+    proof = ARGV[at], wait = wait, lease = tonumber(ARGV[at + 2]),
     grace = tonumber(ARGV[at + 3]), floor = floor, party = ARGV[at + 5],
-    lease_text = ARGV[at + 2], mode = ARGV[at + 6],
-    is_plain = ARGV[at] == '' and ARGV[at + 6] == '' and floor < now,
+    lease_text = ARGV[at + 2], how = ARGV[at + 6],
+    is_plain = ARGV[at] == '' and wait ~= -3 --[[ADOPT]] and ARGV[at + 6] == '' and floor < now,
   }
 end
 local leases_at = terms_at + 7 * term_count
@@ -188,6 +188,8 @@ for i = 1, #orders, 2 do
       second = terms[number]
     elseif word == 110 --[[RENEW]] then
       second = ARGV[leases_at + number]
+    elseif word == 114 --[[RELEASE]] then
+      second = number
     end
     local asked = { its_key }
     if comes_twice == 2 --[[SEVERAL]] then
@@ -207,7 +209,7 @@ for i = 1, #orders, 2 do
       last = before + 2
     end
   end
-  if word == 118 --[[REVOKE]] then
+  if word == 118 --[[REVOKE]] or word == 109 --[[CONVERT]] or word == 104 --[[HAND_OVER]] then
     at = at + 3
   elseif word == 99 --[[CANCEL]] or word == 108 --[[RECALL]] then
     at = at + 2

@@ -11,6 +11,9 @@ local function recall(_, token, by)
   if not it then
     return answer(41 --[[HELD_BY_FOREIGN]])
   end
+  if is_nobodys(it) then
+    return answer(14 --[[NOT_HELD]], absence())
+  end
   tell(it.session, 'L', field(key) .. field(token) .. field(by))
   answer(40 --[[RECALLED]])
 end

@@ -14,8 +14,8 @@ local function renew(keys, token, lease)
     if not mine then
       return answer(14 --[[NOT_HELD]], absence())
     end
-    if it and it.revoked == 1 then
-      return answer(14 --[[NOT_HELD]], 2 --[[WAS_REVOKED]])
+    if it and over(it) then
+      return answer(14 --[[NOT_HELD]], over(it))
     end
   end
   for n = 1, #keys do

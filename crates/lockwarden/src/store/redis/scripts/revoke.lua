@@ -5,13 +5,22 @@
 
 local function revoke(keys, token, meant, delayed)
   local it = held_by(token)
-  if not holds(token) or (meant ~= '' and not (it and it.session == meant)) then
+  -- A dead session is no proof about what is nobody's.
+  if not holds(token) or (meant ~= '' and not (it and it.session == meant and not is_nobodys(it))) then
     return answer(14 --[[NOT_HELD]], absence())
   end
   local function notify(after)
     if it then
       tell(it.session, 'R', field(key) .. field(token) .. number(after))
     end
+  end
+  -- What died may have to be waited for all the same (R33, R43).
+  local crash_ends = it and meant ~= '' and it.state == 0 --[[IS_HELD]] and end_of(it, 0) or 0
+  if delayed == '0' and crash_ends > now then
+    cool(token, crash_ends)
+    local after = left_until(crash_ends)
+    notify(after)
+    return answer(17 --[[REVOKED]], after)
   end
   if delayed == '0' then
     free(keys, token, function()
@@ -31,7 +40,7 @@ local function revoke(keys, token, meant, delayed)
     end
     -- First, as below.
     settle()
-    it.revoked = 1
+    it.state = 1 --[[IS_REVOKED]]
     put_share(it, ends)
     settle()
     local after = ceil((ends - now) / 1000)
@@ -47,7 +56,7 @@ local function revoke(keys, token, meant, delayed)
   -- First, for it needs no memory, and what follows a write is not refused for the lack of it.
   call('PEXPIRE', key, left)
   if it then
-    it.revoked = 1
+    it.state = 1 --[[IS_REVOKED]]
     write(it, left)
   end
   notify(after)

@@ -21,7 +21,7 @@ local function held_ms(since)
 end
 
 -- A holder, as it stands now: NOBODY; FOREIGN, token, TTL (ms; -1: none); or OURS, token, TTL,
--- session, fence, lease, grace, held (ms), revoked, party, mode.
+-- session, fence, lease, grace, held (ms), state, party, mode, delay (ms).
 local function add_holder(it)
   if not value() then
     return add(0 --[[NOBODY]])
@@ -35,8 +35,9 @@ local function add_holder(it)
     add(it.lease)
     add(it.grace)
     add(held_ms(it.since))
-    add(it.revoked)
+    add(it.state)
     add(it.party)
-    add(mode_text(it.count or 0, it.of or 0))
+    add(mode_text(it.count, it.of))
+    add(it.delay)
   end
 end

@@ -96,9 +96,9 @@ end
 
 -- Does a way lead from this holder of `its_key` back to the asker? Then its steps are left.
 local function by_holder(walk, its_key, it)
-  -- One that was revoked, or whose link is closed, ends soon by itself. The asker's own acquisition under the same
-  -- token is one that was revoked (G6).
-  local owner = it.revoked == 0 and subscribers(it.session) > 0
+  -- One that nobody has any more, or whose link is closed, ends soon by itself. The asker's own acquisition under the
+  -- same token is one that was revoked (G6).
+  local owner = it.state == 0 --[[IS_HELD]] and subscribers(it.session) > 0
     and not (it.token == walk.token and it.session == session) and owner_of(it.party)
   if not owner then
     return false
@@ -144,7 +144,7 @@ local function by_its_holders(walk, token, mode)
     cut(walk.steps, from)
     local it = list[n]
     if by_holder(walk, its_key, it) then
-      stuck = stuck + (it.of and it.of > 0 and it.count or 1)
+      stuck = stuck + (it.of > 0 and it.count or 1)
       if stuck > spare then
         return true
       end
@@ -190,7 +190,7 @@ end
 
 local function cycle(keys, token, term, modes)
   local asker = owner_of(term.party)
-  if not asker or term.wait == -2 --[[NO_WAIT]] then
+  if not asker or term.wait <= -2 --[[NO_WAIT]] then
     return nil
   end
   key = keys[1]

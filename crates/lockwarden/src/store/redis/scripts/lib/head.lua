@@ -20,7 +20,7 @@
 -- ARGV[7]    the commands, two bytes each: a letter; and the number of its term (acquire) or lease (renew)
 -- ARGV[..]   the forms
 -- ARGV[..]   the terms, each seven arguments: proof, wait (ms; -2: none, -1: for ever), lease (ms), grace (ms),
---            floor (a fence), party, mode (see `modes_of`)
+--            floor (a fence), party, how (see `modes_of` and `keeping_of`; empty: exclusively, and nothing else)
 -- ARGV[..]   the leases (ms)
 -- ARGV[..]   what else the commands say, which stands at the head of the command's own file
 --

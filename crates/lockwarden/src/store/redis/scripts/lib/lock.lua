@@ -1,8 +1,9 @@
 -- The key of a lock and its record.
 --
--- record   packed one after the other: schema, session, token, fence, revoked (0, 1), lease (ms), short
+-- record   packed one after the other: schema, session, token, fence, state (see `answer.rs`), lease (ms), short
 --          run, proof, since (us), grace (ms), party. What the common cases compare comes first, so that
---          they need not unpack it all.
+--          they need not unpack it all. Of another schema, which the common cases pass over, where it has a minimum or
+--          a delay (R33, R43): then count and of (see `together.lua`), the end of the minimum (us), the delay (ms).
 --
 -- Under a token of ours the key's value is `lockwarden:` and the record. Where the caller chose the value
 -- (then there is a proof) the key has that value, and the record is a companion's.
@@ -35,32 +36,71 @@ local function is_together()
   return value() == together_value
 end
 
-local function known_schema(schema)
-  if schema ~= 1 --[[SCHEMA]] then
+local function known_schema(schema, long)
+  if schema ~= 1 --[[SCHEMA]] and schema ~= long then
     error('LOCKWARDEN another schema: ' .. tostring(schema))
   end
 end
 
--- What a packed record says; count and of are those of a share, see `together.lua`. An error if it is none.
+-- What a packed record says. An error if it is none.
 local function record_of(text)
   local it = {}
   local schema
-  schema, it.session, it.token, it.fence, it.revoked, it.lease, it.run, it.proof, it.since, it.grace,
-    it.party, it.count, it.of = unpack_packed(text)
-  known_schema(schema)
+  schema, it.session, it.token, it.fence, it.state, it.lease, it.run, it.proof, it.since, it.grace,
+    it.party, it.count, it.of, it.least, it.delay = unpack_packed(text)
+  known_schema(schema, 4 --[[LONG_RECORD]])
+  it.count, it.of, it.least, it.delay = it.count or 0, it.of or 0, it.least or 0, it.delay or 0
   for name, expected in pairs({
-    session = 'string', token = 'string', fence = 'number', revoked = 'number', lease = 'number',
-    run = 'string', proof = 'string', since = 'number', grace = 'number', party = 'string',
+    session = 'string', token = 'string', fence = 'number', state = 'number', lease = 'number',
+    run = 'string', proof = 'string', since = 'number', grace = 'number', party = 'string', count = 'number',
+    of = 'number', least = 'number', delay = 'number',
   }) do
     if type(it[name]) ~= expected then
       error('LOCKWARDEN a record without its ' .. name)
     end
   end
   -- What is not positive would delete the key (R14).
-  if it.lease < 1 or it.grace < 1 or it.fence < 0 or it.since < 0 then
+  if it.lease < 1 or it.grace < 1 or it.fence < 0 or it.since < 0 or it.least < 0 or it.delay < 0 then
     error('LOCKWARDEN a record with a number out of its range')
   end
   return it
+end
+
+local function text_of_record(it)
+  if it.least > 0 or it.delay > 0 then
+    return pack(4 --[[LONG_RECORD]], it.session, it.token, it.fence, it.state, it.lease, it.run, it.proof, it.since,
+      it.grace, it.party, it.count, it.of, it.least, it.delay)
+  end
+  if it.of ~= 0 then
+    return pack(1 --[[SCHEMA]], it.session, it.token, it.fence, it.state, it.lease, it.run, it.proof, it.since,
+      it.grace, it.party, it.count, it.of)
+  end
+  return pack(1 --[[SCHEMA]], it.session, it.token, it.fence, it.state, it.lease, it.run, it.proof, it.since,
+    it.grace, it.party)
+end
+
+-- When the lock is free again if nobody is heard of for so many ms from now on (us): not before its minimum is over,
+-- and the delay of a crash (R33, R43).
+local function end_of(it, ms)
+  local ends = now + (ms + it.delay) * 1000
+  return ends > it.least and ends or it.least
+end
+
+local function left_until(ends)
+  return ceil((ends - now) / 1000)
+end
+
+-- Has its holder lost it or given it away already? What it is told then; or nil.
+local function over(it)
+  if it.state == 0 --[[IS_HELD]] then
+    return nil
+  end
+  return it.state == 1 --[[IS_REVOKED]] and 2 --[[WAS_REVOKED]] or 1 --[[TAKEN]]
+end
+
+-- Is the lock not free, and yet nobody's?
+local function is_nobodys(it)
+  return it.state == 2 --[[IS_COOLING]] or it.state == 3 --[[IS_HANDED_OVER]]
 end
 
 -- The record, if it counts (R3); else nil.
@@ -73,16 +113,13 @@ local function record()
   if not text or text == together_value then
     return nil
   end
-  if sub(text, 1, 11) == 'lockwarden:' then
-    local schema = byte(text, 12)
-    if schema == 1 --[[SCHEMA]] then
-      local ok, found = pcall(record_of, sub(text, 12))
-      -- What cannot be read is what a foreign client wrote.
-      it = ok and found
-    elseif schema and schema < 32 then
-      known_schema(schema)
-    end
-    it = it or false
+  local schema = sub(text, 1, 11) == 'lockwarden:' and byte(text, 12)
+  -- A token may begin so, too, and go on with a letter.
+  if schema and schema < 32 then
+    known_schema(schema, 4 --[[LONG_RECORD]])
+    local ok, found = pcall(record_of, sub(text, 12))
+    -- What cannot be read is what a foreign client wrote.
+    it = ok and found or false
   else
     local companion_text = call('GET', companion('record'))
     it = companion_text and record_of(companion_text)
@@ -120,8 +157,7 @@ end
 
 -- Writes the key with a record, to end in so many ms.
 local function write(it, ttl)
-  local text = pack(1 --[[SCHEMA]], it.session, it.token, it.fence, it.revoked, it.lease, it.run,
-    it.proof, it.since, it.grace, it.party)
+  local text = text_of_record(it)
   if it.proof == '' then
     text = 'lockwarden:' .. text
     call('SET', key, text, 'PX', ttl)

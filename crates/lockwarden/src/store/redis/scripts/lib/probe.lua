@@ -14,20 +14,25 @@ local function probe()
     if ttl < left - 2 or ttl > left + 2 then
       settle()
     end
-  elseif ttl < 0 or ttl > list[1].lease then
-    ttl = list[1].lease
-    expire_in(ttl, list[1])
+  else
+    local most = left_until(end_of(list[1], list[1].lease))
+    if ttl < 0 or ttl > most then
+      ttl = most
+      expire_in(ttl, list[1])
+    end
   end
   local is_asked, is_shortened = false, false
   for n = 1, #list do
     local it = list[n]
-    if subscribers(it.session) == 0 then
-      local ends = now + it.grace * 1000
-      if guard_ms == 0 and it.revoked == 0 and it.run == short_run then
+    if is_nobodys(it) then
+      -- What is nobody's has no link, and nobody to be asked (R32, R33).
+    elseif subscribers(it.session) == 0 then
+      local ends = end_of(it, it.grace)
+      if guard_ms == 0 and it.state == 0 --[[IS_HELD]] and it.run == short_run then
         -- Its link is closed: grace, then it is over (R14). A record of another run says nothing about a
         -- link to this one.
-        if not it.ends and ttl > it.grace then
-          expire_in(it.grace, it)
+        if not it.ends and ttl > left_until(ends) then
+          expire_in(left_until(ends), it)
         elseif it.ends and it.ends > ends then
           put_share(it, ends)
           is_shortened = true

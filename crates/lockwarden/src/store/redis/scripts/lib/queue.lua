@@ -1,10 +1,11 @@
 -- Who is served next (G4, R26 to R29), as `table/queue.rs` has it.
 
 local function tell_first(first, it)
-  local ttl = it.ends and ceil((it.ends - now) / 1000) or it.lease
+  local ttl = left_until(it.ends or end_of(it, it.lease))
   tell(first.session, 'F', field(key) .. field(first.token) .. field(it.token) .. number(ttl)
     .. field(it.session) .. number(it.fence) .. number(it.lease) .. number(it.grace)
-    .. number(held_ms(it.since)) .. number(it.revoked) .. field(it.party) .. field(mode_text(it.count or 0, it.of or 0)))
+    .. number(held_ms(it.since)) .. number(it.state) .. field(it.party) .. field(mode_text(it.count, it.of))
+    .. number(it.delay))
 end
 
 -- Whoever is first now looks after the lock (G5).
@@ -296,15 +297,23 @@ local function enqueue(new)
   end
 end
 
+-- The minimum and the delay of a term, in ms (R33, R43).
+local function keeping_of(term)
+  local at_least, delay = match(term.how, ';(%d+);(%d+)$')
+  return tonumber(at_least or 0), tonumber(delay or 0)
+end
+
 -- Prepares a waiting caller's tickets for all keys. Reads only; gives the position (-1: no ticket), and what then
 -- writes them.
 local function queue_up(keys, token, term, modes)
-  if term.wait == -2 --[[NO_WAIT]] then
+  if term.wait <= -2 --[[NO_WAIT]] then
     return -1
   end
+  local at_least, delay = keeping_of(term)
   local it = {
     token = token, proof = term.proof, session = session, lease = term.lease, grace = term.grace, floor = term.floor,
     deadline = -1, since = now, party = term.party, several = #keys > 1,
+    at_least = at_least, delay = delay,
   }
   if term.wait ~= -1 --[[FOR_EVER]] then
     it.deadline = now + term.wait * 1000

@@ -2,7 +2,7 @@
 -- token. Beside it stand a sorted set of tokens by the ends of the leases (us), and a hash of records by token; both end
 -- with the key, when the last of the leases does.
 --
--- share    packed: as a record, then the mode: how many permits, of how many (-1: shared)
+-- share    packed: as a record; then the mode, if that did not come before: how many permits, of how many (-1: shared)
 --
 -- A mode is two numbers everywhere: count and of. Of 0: exclusive; -1: shared.
 
@@ -40,9 +40,7 @@ local function settle()
 end
 
 local function put_share(it, ends)
-  local text = pack(1 --[[SCHEMA]], it.session, it.token, it.fence, it.revoked, it.lease, it.run,
-    it.proof, it.since, it.grace, it.party, it.count, it.of)
-  call('HSET', companion('shares'), it.token, text)
+  call('HSET', companion('shares'), it.token, text_of_record(it))
   call('ZADD', companion('holders'), ends, it.token)
 end
 
@@ -158,17 +156,29 @@ local function mode_text(count, of)
   return of == -1 and 's' or 'p' .. format('%.0f/%.0f', count, of)
 end
 
--- Writes a grant to a ticket; the fence grows with every one of them, per name and in all (R34). Locks that are granted
--- together have one fence. `modes`: those of the keys.
-local function grant(it, keys, modes)
+local function mode_of(text)
+  local count, of = match(text, '^p(%d+)/(%d+)$')
+  return tonumber(count or 0), tonumber(of or (text == 's' and -1 or 0))
+end
+
+-- The fence of a new grant. It counts once that is written: without memory it is not (R12).
+local function next_fence(its_floor)
   local new_fence = fence + 1
   if now > new_fence then
     new_fence = now
   end
-  if it.floor >= new_fence then
-    new_fence = it.floor + 1
+  if its_floor >= new_fence then
+    new_fence = its_floor + 1
   end
-  it.fence, it.revoked, it.run, it.since = new_fence, 0, short_run, now
+  return new_fence
+end
+
+-- Writes a grant to a ticket; the fence grows with every one of them, per name and in all (R34). Locks that are granted
+-- together have one fence. `modes`: those of the keys; and `least`: the end of a minimum that began before (us).
+local function grant(it, keys, modes)
+  local new_fence = next_fence(it.floor)
+  it.fence, it.state, it.run, it.since = new_fence, 0 --[[IS_HELD]], short_run, now
+  it.least = it.at_least > 0 and now + it.at_least * 1000 or 0
   local here = key
   local granted = it
   for n = 1, #keys do
@@ -181,8 +191,12 @@ local function grant(it, keys, modes)
       end
     end
     it.count, it.of = modes[n].count, modes[n].of
+    if modes[n].least and modes[n].least > it.least then
+      it.least = modes[n].least
+    end
+    local ends = end_of(it, it.lease)
     if it.of == 0 then
-      write(it, it.lease)
+      write(it, left_until(ends))
     else
       if not is_together() then
         -- First, for without memory it is refused (R12).
@@ -190,7 +204,7 @@ local function grant(it, keys, modes)
         call('DEL', companion('holders'), companion('shares'))
         values[key], records[key], certain[key] = together_value, false, true
       end
-      put_share(it, now + it.lease * 1000)
+      put_share(it, ends)
       if it.of > 0 then
         call('HSET', companion('shares'), '', used() + it.count)
       end
@@ -216,17 +230,56 @@ end
 -- Sets the whole lease of the holder of a token, and writes what it results in (R15). `it`: its record, if one counts.
 local function extend(lease, it)
   -- First what needs no memory: what follows a write is not refused for the lack of it.
-  if it and it.of and it.of ~= 0 then
+  if it and it.of ~= 0 then
     settle()
     it.lease, it.run = lease, short_run
-    put_share(it, now + lease * 1000)
+    put_share(it, end_of(it, lease))
     return settle()
   end
-  expire_in(lease, it)
+  local left = it and left_until(end_of(it, lease)) or lease
+  expire_in(left, it)
   if it and (it.lease ~= lease or it.run ~= short_run) then
     it.lease, it.run = lease, short_run
-    write(it, lease)
+    write(it, left)
   end
+end
+
+-- When a hold ends (us), not later than its lease says (R15).
+local function end_of_hold(it)
+  if it.of ~= 0 then
+    return holders_end(it.token)
+  end
+  local latest, left = end_of(it, it.lease), call('PTTL', key)
+  return left >= 0 and now + left * 1000 < latest and now + left * 1000 or latest
+end
+
+-- Puts a hold in the place of the one of this token. First what needs no memory: what follows a write is not refused
+-- for the lack of it.
+local function replace(token, it, ends)
+  if it.of == 0 then
+    expire_in(left_until(ends), it)
+    return write(it, left_until(ends))
+  end
+  remove_share(token)
+  put_share(it, ends)
+  if it.of > 0 then
+    call('HSET', companion('shares'), '', used() + it.count)
+  end
+  settle()
+end
+
+-- The token of a hold that cools: whoever knows that of the hold cannot touch it any more (R33).
+local function cooling_token(token)
+  return 'lockwarden:cooling:' .. token
+end
+
+-- Lets a hold cool until then (us): by its token nobody can touch it any more (R33).
+local function cool(token, ends)
+  local it = held_by(token)
+  it.token, it.state, it.least, it.delay = cooling_token(token), 2 --[[IS_COOLING]], 0, 0
+  -- So that a repair of the lease is none (R15).
+  it.lease = left_until(ends)
+  replace(token, it, ends)
 end
 
 local function absence()
