@@ -406,13 +406,14 @@ fn hold() -> impl Strategy<Value = Vec<Op>> {
             // Or whoever waits from before is in the way.
             let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2), Op::Flush];
             ops.extend([Op::Alone(holder, Ask::Beat), Op::StepMs(3_300)]);
-            ops.push(Op::Alone(holder, ask(own, alone, Wait::No, keep)));
+            // What is asked for by 6 is held by 5.
+            ops.push(Op::Alone(holder, ask(if alone { 0 } else { 6 }, alone, Wait::No, keep)));
             if beside {
-                ops.push(Op::Alone(second, ask(5, false, Wait::Forever, (0, 0))));
+                ops.push(Op::Alone(second, ask(6, false, Wait::Forever, (0, 0))));
             }
             if waits {
                 ops.push(Op::Alone(first, ask(0, true, Wait::Forever, (3_000, 500))));
-                ops.push(Op::Alone(second, ask(5, false, Wait::Forever, (0, 500))));
+                ops.push(Op::Alone(second, ask(6, false, Wait::Forever, (0, 500))));
             }
             let convert = |by, to| Ask::Convert { lock, by, to, floor: Floor::None };
             if beside {
