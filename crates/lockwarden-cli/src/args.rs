@@ -85,6 +85,19 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DUR", value_parser = duration::grace, default_value = "10s")]
     #[arg(allow_hyphen_values = true)]
     pub(crate) grace: Duration,
+    /// How long the lock is held at least: a job that is short must not run twice in its period.
+    ///
+    /// When the command ends before, we are done, but nobody gets the lock until then; so it is if the command is
+    /// killed or its machine vanishes.
+    #[arg(long, value_name = "DUR", value_parser = duration::at_least, default_value = "0s")]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) at_least: Duration,
+    /// If the lock is lost by a crash, nobody gets it for this long.
+    ///
+    /// So that what the lost command has sent elsewhere has arrived by then, or failed.
+    #[arg(long, value_name = "DUR", value_parser = duration::lock_delay, default_value = "0s")]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) lock_delay: Duration,
     /// How long the lock is held at most: then it is lost, and the command is stopped for it.
     #[arg(long, value_name = "DUR", value_parser = duration::at_most, allow_hyphen_values = true)]
     pub(crate) at_most: Option<Duration>,

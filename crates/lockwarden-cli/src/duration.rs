@@ -74,6 +74,20 @@ pub(crate) fn lease(text: &str) -> Parsed {
     Ok(lease)
 }
 
+/// How long a lock is held at least.
+pub(crate) fn at_least(text: &str) -> Parsed {
+    let least = any(text)?;
+    limits::at_least(ms(least))?;
+    Ok(least)
+}
+
+/// How long nobody gets a lock that was lost by a crash.
+pub(crate) fn lock_delay(text: &str) -> Parsed {
+    let delay = any(text)?;
+    limits::delay(ms(delay))?;
+    Ok(delay)
+}
+
 /// How long a lock is held at most.
 pub(crate) fn at_most(text: &str) -> Parsed {
     let most = any(text)?;

@@ -2,13 +2,12 @@
 
 use crate::{args::RecallArgs, failure::Failure, output, settings, wire::RecalledJson};
 use lockwarden::{Error, Name, Token, Warden};
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+use std::ffi::OsStr;
 
 /// Runs the command.
 pub(crate) async fn recall(store: Option<&OsStr>, args: RecallArgs) -> Result<(), Failure> {
     let name = settings::name(&args.name)?;
-    let token = args.token.map(|token| Token::new(token.as_bytes()));
-    let token = token.transpose().map_err(Error::from)?;
+    let token = args.token.map(|token| settings::token(&token)).transpose()?;
     let url = settings::store_url(store)?;
     let warden = Warden::connect(&url).await?;
     let asked = ask(&warden, &name, token).await;

@@ -1,13 +1,13 @@
 //! `lockwarden revoke`: take a lock away from its holder.
 
 use crate::{args::RevokeArgs, failure::Failure, output, settings, wire::RevokedJson};
-use lockwarden::{Error, Loss, Token, Warden};
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
+use lockwarden::{Error, Loss, Warden};
+use std::{ffi::OsStr, time::Duration};
 
 /// Runs the command.
 pub(crate) async fn revoke(store: Option<&OsStr>, args: RevokeArgs) -> Result<(), Failure> {
     let name = settings::name(&args.name)?;
-    let token = Token::new(args.token.as_bytes()).map_err(Error::from)?;
+    let token = settings::token(&args.token)?;
     let url = settings::store_url(store)?;
     let warden = Warden::connect(&url).await?;
     let revoked = warden.revoke(name.as_str(), &token, args.delayed).await;

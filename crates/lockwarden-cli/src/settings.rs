@@ -1,7 +1,7 @@
 //! Which store is meant, and what a name is.
 
 use crate::{failure::Failure, output};
-use lockwarden::{Error, Name, limits};
+use lockwarden::{Error, Name, Token, limits};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
@@ -111,6 +111,15 @@ pub(crate) fn absolute(url: String) -> String {
 /// A lock's name from the command line.
 pub(crate) fn name(given: &OsStr) -> Result<Name, Failure> {
     Ok(Name::from_bytes(given.as_bytes()).map_err(Error::from)?)
+}
+
+/// A holder's token from the command line, as `show` prints it: of another kind of client or of a hold that cools it may
+/// begin in a way that no new one may.
+pub(crate) fn token(given: &OsStr) -> Result<Token, Failure> {
+    match given.as_bytes() {
+        b"" => Ok(Token::new(b"").map_err(Error::from)?),
+        bytes => Ok(Token::found(bytes)),
+    }
 }
 
 #[cfg(test)]

@@ -58,6 +58,8 @@ pub(crate) struct HolderJson {
     pub(crate) grace_ms: Option<u64>,
     /// Its link to the store is up.
     pub(crate) alive: Option<bool>,
+    /// It was revoked, and ends soon.
+    pub(crate) revoked: Option<bool>,
     /// `held`; `revoked`: it ends soon; `cooling`: nobody has it, and it is not granted before its end; `handed over`: it
     /// waits to be adopted.
     pub(crate) state: Option<&'static str>,
@@ -283,6 +285,7 @@ impl HolderJson {
             lease_ms: record.map(|it| it.lease_ms),
             grace_ms: record.map(|it| it.grace_ms),
             alive,
+            revoked: record.map(|it| it.state == HoldState::Revoked),
             state: record.map(|it| state(it.state)),
             delay_ms: record.map(|it| it.delay_ms),
             mode: record.map(|it| mode(it.mode)),

@@ -63,6 +63,8 @@ fn show_tells_the_holder_and_the_queue() {
             "grace_ms",
             "alive",
             "revoked",
+            "state",
+            "delay_ms",
             "mode",
             "session",
             "site",

@@ -148,6 +148,8 @@ impl Run<'_> {
             .lock_all(self.names.iter())
             .lease(self.args.lease)
             .grace(self.args.grace)
+            .hold_at_least(self.args.at_least)
+            .lock_delay(self.args.lock_delay)
             .report_to(report)
             // Ours says nothing about the command.
             .site("");
