@@ -23,9 +23,9 @@ pub use holds::{
     what_is_not_handed_over,
 };
 pub use modes::{
-    a_crowd_in_every_mode, a_writer_that_gives_up_lets_readers_in, deadlocks_in_every_mode,
-    each_of_many_is_renewed_and_lost_by_itself, modes_may_differ_by_name, permits_are_counted,
-    readers_and_writers_take_turns,
+    a_crowd_in_every_mode, a_crowd_that_converts, a_writer_that_gives_up_lets_readers_in,
+    deadlocks_in_every_mode, each_of_many_is_renewed_and_lost_by_itself, modes_may_differ_by_name,
+    permits_are_counted, readers_and_writers_take_turns,
 };
 pub use owners::{
     a_deadlock_is_told_at_once, a_long_deadlock_is_spelled_out, a_lost_one_is_acquired_anew,
@@ -83,7 +83,7 @@ macro_rules! conformance_tests {
             no_more_than_its_owner_has, held_at_most, readers_and_writers_take_turns,
             a_writer_that_gives_up_lets_readers_in, permits_are_counted,
             each_of_many_is_renewed_and_lost_by_itself, deadlocks_in_every_mode,
-            modes_may_differ_by_name, a_crowd_in_every_mode,
+            modes_may_differ_by_name, a_crowd_in_every_mode, a_crowd_that_converts,
             held_at_least, no_minimum_for_whoever_gives_up, a_delay_after_a_loss, modes_change,
             modes_that_do_not_change, handed_over, handed_over_to_nobody, handed_on, what_is_not_handed_over,
             bad_values_of_holds,

@@ -62,6 +62,52 @@ fn processes_count_in_order_redis() {
     counts_in_order(&Site::redis(ServerKind::any()), size(200, 40));
 }
 
+/// R32: from hand to hand, each giver killed as soon as it has given; nobody who waits gets it in between.
+fn goes_from_hand_to_hand(site: &Site, processes: usize) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "0").unwrap();
+    let options = Options::new(TAKER, site.url());
+    let mut holder = options.start();
+    holder.tell("acquire k x");
+    let (mut fence, _) = holder.acquired("k");
+    let mut waiter = options.start();
+    waiter.tell("acquire k x");
+    await_queue(&observer(site), "x", 1);
+    for number in 1..=processes {
+        holder.tell(&format!("add k {}", file.path().display()));
+        assert_eq!(holder.hear("added k")[2..], [number.to_string(), "true".to_owned()]);
+        // Longer than any grace: its time does not depend on the giver's link.
+        holder.tell("hand_over k 60000");
+        let given = holder.hear("handed k")[2].clone();
+        holder.tell("check k");
+        assert_eq!(holder.hear("check k")[2], "false");
+        let mut next = options.start();
+        holder.process().kill9();
+        next.tell(&format!("acquire k {given}"));
+        let (granted, _) = next.acquired("k");
+        assert!(granted > fence, "G2");
+        // Once only.
+        next.tell(&format!("acquire again {given}"));
+        assert_eq!(next.hear("failed again")[2], "not_handed_over");
+        (holder, fence) = (next, granted);
+    }
+    assert_eq!(observer(site).show("x").unwrap().queue.len(), 1, "it waits still");
+    holder.release("k").unwrap();
+    let (granted, _) = waiter.acquired("k");
+    assert!(granted > fence);
+    assert_eq!(std::fs::read_to_string(file.path()).unwrap(), processes.to_string());
+}
+
+#[test]
+fn goes_from_hand_to_hand_file() {
+    goes_from_hand_to_hand(&Site::file(), size(100, 10));
+}
+
+#[test]
+fn goes_from_hand_to_hand_redis() {
+    goes_from_hand_to_hand(&Site::redis(ServerKind::any()), size(100, 10));
+}
+
 /// G3 on one machine: from the kill of the holder to the next one's grant.
 fn takeover_times_us(site: &Site, rounds: usize, options: &Options) -> Vec<u64> {
     let observer = observer(site);

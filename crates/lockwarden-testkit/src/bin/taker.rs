@@ -89,6 +89,7 @@ impl Taker {
         match words[0].as_str() {
             "acquire" => drop(tokio::spawn(taker.acquire(key, words))),
             "release" => drop(tokio::spawn(taker.release(key))),
+            "hand_over" => drop(tokio::spawn(taker.hand_over(key, words))),
             "check" => say(&format!("check {key} {} {}", taker.check(&key), now_us())),
             "state" => {
                 let state = taker.guard(&key).map(|guard| guard.state());
@@ -117,9 +118,13 @@ impl Taker {
         self.recorder.as_ref().map_or_else(|| guard.check(), |recorder| recorder.check(guard))
     }
 
-    /// `acquire KEY NAME OPTION…`; several names with commas between them are acquired at once.
+    /// `acquire KEY NAME OPTION…`; several names with commas between them are acquired at once. In the place of a name:
+    /// what was handed over.
     async fn acquire(self, key: String, words: Vec<String>) {
-        let lock = self.warden.lock_all(words[2].split(','));
+        let lock = match words[2].parse() {
+            Ok(given) => self.warden.adopt(&given),
+            Err(_) => self.warden.lock_all(words[2].split(',')),
+        };
         let guard = match options(lock, &words[3..]).acquire().await {
             Ok(guard) => Arc::new(guard),
             Err(error) => return say(&format!("failed {key} {} {error}", error.code())),
@@ -143,17 +148,33 @@ impl Taker {
         }
     }
 
-    async fn release(self, key: String) {
-        let Some(mut guard) = self.guards.lock().expect("guards").remove(&key) else {
-            return say(&format!("failed {key} none no such guard"));
-        };
+    async fn take(&self, key: &str) -> Option<Guard> {
+        let mut guard = self.guards.lock().expect("guards").remove(key)?;
         // The watch above holds it for a moment now and then.
-        let guard = loop {
+        loop {
             match Arc::try_unwrap(guard) {
-                Ok(guard) => break guard,
+                Ok(guard) => return Some(guard),
                 Err(shared) => guard = shared,
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// `hand_over KEY MS`.
+    async fn hand_over(self, key: String, words: Vec<String>) {
+        let Some(guard) = self.take(&key).await else {
+            return say(&format!("failed {key} none no such guard"));
+        };
+        let keep = Duration::from_millis(words[2].parse().expect("ms"));
+        match guard.hand_over(keep).await {
+            Ok(given) => say(&format!("handed {key} {given}")),
+            Err(error) => say(&format!("failed {key} {} {error}", error.code())),
+        }
+    }
+
+    async fn release(self, key: String) {
+        let Some(guard) = self.take(&key).await else {
+            return say(&format!("failed {key} none no such guard"));
         };
         match guard.release().await {
             Ok(()) => say(&format!("released {key} {}", now_us())),

@@ -198,6 +198,64 @@ pub async fn modes_may_differ_by_name(place: &dyn Place) {
     until("nothing left", || async { names(&a).await.is_empty() }).await;
 }
 
+/// A crowd whose writers go on as readers, and whose readers write where they are alone: never a writer beside anybody.
+pub async fn a_crowd_that_converts(place: &dyn Place) {
+    let wardens = [warden(place).await, warden(place).await];
+    let inside = Arc::new(AtomicI64::new(0));
+    let upgraded = Arc::new(AtomicI64::new(0));
+    let tasks: Vec<_> = (0..60_i64)
+        .map(|number| {
+            let lock = wardens[usize::from(number % 2 == 0)].lock("x");
+            let (inside, upgraded) = (inside.clone(), upgraded.clone());
+            let enter = move |weight: i64, most: i64| {
+                let now = inside.fetch_add(weight, Ordering::SeqCst) + weight;
+                assert!(now <= most, "{now} of {most}");
+            };
+            tokio::spawn(async move {
+                let mut fence = 0;
+                if number % 3 == 0 {
+                    let mut guard = lock.acquire().await.expect("served");
+                    enter(1_000, 1_000);
+                    tokio::time::sleep(MS(1)).await;
+                    // From here on others may read.
+                    enter(1 - 1_000, 999);
+                    guard.downgrade().await.expect("ours");
+                    tokio::time::sleep(MS(1)).await;
+                    assert!(guard.check());
+                    enter(-1, 999);
+                    guard.release().await.expect("released");
+                    return;
+                }
+                let mut guard = lock.shared().acquire().await.expect("served");
+                enter(1, 999);
+                for _ in 0..3 {
+                    assert!(guard.check() && guard.fence() >= fence);
+                    fence = guard.fence();
+                    tokio::time::sleep(MS(1)).await;
+                    match guard.try_upgrade().await {
+                        Ok(()) => {
+                            upgraded.fetch_add(1, Ordering::SeqCst);
+                            assert!(guard.fence() > fence, "G2");
+                            enter(999, 1_000);
+                            tokio::time::sleep(MS(1)).await;
+                            enter(-999, 999);
+                            guard.downgrade().await.expect("ours");
+                        }
+                        Err(error) => assert_eq!(error.code(), "busy", "{error}"),
+                    }
+                }
+                enter(-1, 999);
+                guard.release().await.expect("released");
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert!(upgraded.load(Ordering::SeqCst) > 0, "the last reader at least is alone");
+    until("nothing left", || async { names(&wardens[0]).await.is_empty() }).await;
+}
+
 /// A crowd of readers, writers and users of permits: none too many at once, and all are served.
 pub async fn a_crowd_in_every_mode(place: &dyn Place) {
     let wardens = [warden(place).await, warden(place).await];
