@@ -282,10 +282,9 @@ impl Refusal {
         first.chain(self.others.iter().map(|(number, holder)| (*number, holder)))
     }
 
-    /// The holder of the lock of this number, where it is told.
-    #[must_use]
-    pub fn holder_of(&self, number: usize) -> Option<&HolderView> {
-        self.holders().find(|(its, _)| *its == number).map(|(_, holder)| holder)
+    /// The holders of the lock of this number, as far as they are told.
+    pub fn holders_of(&self, number: usize) -> impl Iterator<Item = &HolderView> {
+        self.holders().filter(move |(its, _)| *its == number).map(|(_, holder)| holder)
     }
 }
 
@@ -394,8 +393,8 @@ pub struct Refusal {
     pub at: usize,
     /// Who holds it, where someone does.
     pub holder: Option<HolderView>,
-    /// Who holds others of the locks that were asked for, each with the lock's number: the first
-    /// [`MOST_HOLDERS_TOLD`](crate::limits::MOST_HOLDERS_TOLD) with that one.
+    /// Who else holds the locks that were asked for, each with the lock's number: first one of each lock, then the others
+    /// of those that several hold together; [`MOST_HOLDERS_TOLD`](crate::limits::MOST_HOLDERS_TOLD) with that one.
     pub others: Vec<(usize, HolderView)>,
     /// The caller's place in the queue, if it has a ticket: how many stand ahead. 0 and 1 count
     /// the living only; from 2 on the number may be too high. Of several queues the shortest.

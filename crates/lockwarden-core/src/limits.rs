@@ -42,7 +42,7 @@ pub const DROPS_PER_COMMAND: usize = 64;
 pub const MOST_NAMES: usize = 1_000;
 /// The most permits that a lock may have.
 pub const MOST_PERMITS: u32 = 1_000_000;
-/// Of how many locks that are in its way a refused request is told the holder.
+/// Of how many holders that are in its way a refused request is told.
 pub const MOST_HOLDERS_TOLD: usize = 16;
 
 /// The longest site of an acquire, in bytes; of a longer one the front is cut.

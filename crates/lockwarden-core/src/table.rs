@@ -20,7 +20,7 @@ use crate::{
     party::Party,
     rules::Rules,
 };
-use lock::{check_beside, holder_of, is_nobodys, over, view};
+use lock::{check_beside, holder_of, is_nobodys, over};
 use queue::Ahead;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -348,8 +348,19 @@ impl Turn<'_> {
         if tell.is_empty() {
             tell.extend(0..=ask.also.len());
         }
-        let holder = |number: usize| Some((number, self.holder(ask.name_at(number))?));
-        let mut holders: Vec<(usize, HolderView)> = tell.into_iter().filter_map(holder).collect();
+        // One of each lock, then those beside them: their processes are watched, too (G3).
+        let mut holders: Vec<(usize, HolderView)> = Vec::new();
+        let mut beside: Vec<(usize, HolderView)> = Vec::new();
+        for number in tell {
+            if holders.len() == MOST_HOLDERS_TOLD {
+                break;
+            }
+            let lock = self.lock(ask.name_at(number));
+            holders.extend(holder_of(lock, at.now_us).map(|holder| (number, holder)));
+            let others = lock.views_beside(at.now_us).take(MOST_HOLDERS_TOLD);
+            beside.extend(others.map(|holder| (number, holder)));
+        }
+        holders.extend(beside);
         holders.truncate(MOST_HOLDERS_TOLD);
         let guard_ms = self.guard_ms();
         let (at, holder) = if !holders.is_empty() {
@@ -773,10 +784,8 @@ impl Turn<'_> {
         };
         let queue = lock.queue.iter().map(ticket).collect();
         let holder_alive = lock.holders().next().map(|record| self.alive(&record.session));
-        let ends = lock.together().into_iter().flat_map(Together::by_end).skip(1);
-        let beside = ends.map(|(end_us, record)| {
-            (view(record, Some(end_us), now_us), self.alive(&record.session))
-        });
+        let records = lock.holders().skip(1).map(|record| self.alive(&record.session));
+        let beside = lock.views_beside(now_us).zip(records);
         LockView { holder: holder_of(&lock, now_us), holder_alive, beside: beside.collect(), queue }
     }
 

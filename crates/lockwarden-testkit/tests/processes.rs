@@ -9,6 +9,7 @@ use lockwarden_testkit::{
     site::Site,
     taker::{Options, SOON, Taker},
 };
+use std::time::{Duration, Instant};
 
 const TAKER: &str = env!("CARGO_BIN_EXE_taker");
 
@@ -60,6 +61,61 @@ fn processes_count_in_order_file() {
 #[test]
 fn processes_count_in_order_redis() {
     counts_in_order(&Site::redis(ServerKind::any()), size(200, 40));
+}
+
+/// G3 in every mode: of many who hold it together each one's death is seen at once, whichever it is, with somebody who
+/// waits for all of them, and with somebody who asks once.
+fn each_of_many_is_followed_at_once(site: &Site, holders: usize) {
+    let observer = observer(site);
+    let held = || {
+        let view = observer.show("x").unwrap();
+        view.beside.len() + usize::from(view.holder.is_some())
+    };
+    for (each, all) in
+        [("shared", "wait=20000".to_owned()), ("permits=1/40", "permits=40/40".into())]
+    {
+        for waits in [true, false] {
+            let start = |number| {
+                let mut taker =
+                    Options::new(TAKER, site.url()).label(&format!("h{number}")).start();
+                taker.acquire("k", "x", each);
+                taker
+            };
+            let mut takers: Vec<Taker> = (0..holders).map(start).collect();
+            let mut last = Options::new(TAKER, site.url()).label("last").start();
+            if waits {
+                last.tell(&format!("acquire k x {all}"));
+                await_queue(&observer, "x", 1);
+            }
+            // Neither the first nor the last by lease.
+            for _ in 1..holders {
+                takers.swap_remove(takers.len() / 2).process().kill9();
+            }
+            if waits {
+                let began = Instant::now();
+                eventually(SOON, || held() == 1);
+                // Not by their grace of 3 s.
+                assert!(began.elapsed() < Duration::from_secs(2), "{each}: {:?}", began.elapsed());
+            }
+            takers.pop().unwrap().process().kill9();
+            if !waits {
+                last.tell(&format!("acquire k x {all} wait=no"));
+            }
+            last.acquired("k");
+            last.release("k").unwrap();
+            assert_eq!(held(), 0);
+        }
+    }
+}
+
+#[test]
+fn each_of_many_is_followed_at_once_file() {
+    each_of_many_is_followed_at_once(&Site::file(), size(40, 20));
+}
+
+#[test]
+fn each_of_many_is_followed_at_once_redis() {
+    each_of_many_is_followed_at_once(&Site::redis(ServerKind::any()), size(40, 20));
 }
 
 /// R32: from hand to hand, each giver killed as soon as it has given; nobody who waits gets it in between.

@@ -186,6 +186,12 @@ impl Lock {
         })
     }
 
+    /// Those who hold it beside the one whose lease ends first, as they stand now.
+    pub(super) fn views_beside(&self, now_us: u64) -> impl Iterator<Item = HolderView> {
+        let ends = self.together().into_iter().flat_map(Together::by_end).skip(1);
+        ends.map(move |(end_us, record)| view(record, Some(end_us), now_us))
+    }
+
     /// A holder beside the one of this token, if there is another.
     pub(super) fn another_view(&self, token: &Token, now_us: u64) -> Option<HolderView> {
         let mut ends = self.together()?.by_end();

@@ -360,7 +360,7 @@ fn fork_a_sleeper() -> i32 {
     }
 }
 
-/// `wait=no`, `wait=MS`, `lease=MS`, `grace=MS`, `value=TEXT`, `unrenewed`.
+/// `wait=no`, `wait=MS`, `lease=MS`, `grace=MS`, `value=TEXT`, `unrenewed`, `shared`, `permits=N/M`.
 fn options(mut lock: Lock, words: &[String]) -> Lock {
     for word in words {
         let (option, value) = word.split_once('=').unwrap_or((word, ""));
@@ -372,6 +372,11 @@ fn options(mut lock: Lock, words: &[String]) -> Lock {
             "grace" => lock.grace(ms()),
             "value" => lock.drop_in_value(value.as_bytes()),
             "unrenewed" => lock.without_renewal(),
+            "shared" => lock.shared(),
+            "permits" => {
+                let (count, of) = value.split_once('/').expect("N/M");
+                lock.permits(count.parse().expect("permits"), of.parse().expect("permits"))
+            }
             other => panic!("unknown option {other:?}"),
         };
     }

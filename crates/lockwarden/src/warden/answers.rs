@@ -19,6 +19,9 @@ use lockwarden_core::{
 };
 use std::time::Duration;
 
+/// How often a caller that does not wait takes over from dead holders, who may be many.
+const MOST_TAKEOVERS: usize = 64;
+
 impl State {
     /// Calls were answered, all in one epoch.
     pub(super) fn answered(
@@ -191,7 +194,7 @@ impl State {
                         _ => names.len(),
                     };
                     for (number, name) in names.iter().enumerate().take(known) {
-                        self.watching.holder(name, refusal.holder_of(number));
+                        self.watching.holders(name, refusal.holders_of(number));
                     }
                     self.plan_recheck(now_us, id, &refusal);
                 }
@@ -252,9 +255,9 @@ impl State {
     pub(super) fn refused(&mut self, id: HandleId, refusal: Refusal) {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         if let Some(wait) = &mut acquisition.wait
-            && wait.took_over * MOST_HOLDERS_TOLD <= acquisition.ask.also.len()
+            && wait.took_over < MOST_TAKEOVERS
         {
-            // Once, or as often as it takes to be told of all holders.
+            // Once, or as often as it takes to be told of all holders: each time some of the dead are gone.
             wait.took_over += 1;
             let dead: Vec<Command> = refusal
                 .holders()
@@ -425,7 +428,7 @@ impl State {
         wait.told = Waiting { told: Some(refusal.clone()), trouble: None };
         wait.report();
         self.line_up(id);
-        self.watching.holder(name, holder.as_ref());
+        self.watching.holders(name, holder.as_ref());
         self.plan_recheck(now_us, id, &refusal);
     }
 }

@@ -552,7 +552,7 @@ impl State {
         }
         let Some(&next) = ours.first() else {
             self.waiting.remove(name);
-            self.watching.holder(name, None);
+            self.watching.holders(name, None);
             return;
         };
         if was_first {

@@ -10,7 +10,7 @@ use lockwarden_core::{
     Command,
     command::{self, Reason, Refusal},
     keeper::{Action, HandleId, Loss, Mend},
-    limits::{MOST_HOLDERS_TOLD, W_MS},
+    limits::W_MS,
 };
 use std::collections::BTreeSet;
 
@@ -54,13 +54,9 @@ impl State {
         self.tell();
         for (processes, holders) in self.watching.take_dead() {
             tracing::info!(?processes, "holders have died: taking over");
-            // Who waits for more locks than it is told the holders of: the dead may hold others of them.
+            // Whoever waits is not told of all holders, where they are many: the dead may be more than these.
             let names = holders.iter().filter_map(|holder| self.waiting.get(&holder.name)?.first());
-            let many = |id: &HandleId| {
-                let ask = self.acquisitions.get(id).map(|it| &it.ask);
-                ask.is_some_and(|ask| ask.also.len() >= MOST_HOLDERS_TOLD)
-            };
-            let again: BTreeSet<HandleId> = names.copied().filter(many).collect();
+            let again: BTreeSet<HandleId> = names.copied().collect();
             for holder in holders {
                 let command = Command::Revoke {
                     name: holder.name,

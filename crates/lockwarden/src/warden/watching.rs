@@ -21,6 +21,9 @@ pub(super) struct Holder {
     pub(super) session: SessionId,
 }
 
+/// A holder, and the processes whose life keeps its lock.
+type Watched = (Holder, Arc<[Process]>);
+
 /// One watch per set of processes, however many locks they hold.
 pub(super) struct Watching {
     /// Where the store is, for messages.
@@ -28,7 +31,8 @@ pub(super) struct Watching {
     enabled: bool,
     own_session: SessionId,
     shared: Weak<Shared>,
-    holders: HashMap<Name, (Holder, Arc<[Process]>)>,
+    /// Of each lock that we wait for.
+    holders: HashMap<Name, Vec<Watched>>,
     watches: HashMap<Arc<[Process]>, Watch>,
     dead: HashSet<Arc<[Process]>>,
     watcher: Watcher,
@@ -58,33 +62,51 @@ impl Watching {
         }
     }
 
-    /// We wait for this lock, and this is its holder now; none: we do not know one, or do not wait
-    /// any more. Runs in the driver's runtime.
-    pub(super) fn holder(&mut self, name: &Name, holder: Option<&HolderView>) {
-        let watched = holder.and_then(|view| self.watchable(name, view));
-        if self.holders.get(name) == watched.as_ref() {
+    /// We wait for this lock, and these hold it now, as far as we know; none: nobody does, or we do not wait any
+    /// more. Runs in the driver's runtime.
+    pub(super) fn holders<'a>(
+        &mut self,
+        name: &Name,
+        holders: impl IntoIterator<Item = &'a HolderView>,
+    ) {
+        let watched: Vec<_> =
+            holders.into_iter().filter_map(|view| self.watchable(name, view)).collect();
+        if self.holders.get(name).map_or(&[][..], |known| known) == watched {
             return;
         }
-        if let Some((_, processes)) = self.holders.remove(name)
-            && let Some(watch) = self.watches.get_mut(&processes)
-        {
-            watch.names.remove(name);
-            if watch.names.is_empty() {
-                watch.task.abort();
-                self.watches.remove(&processes);
+        // First the new ones, so that a process that stays is watched without a gap.
+        let watched: Vec<_> =
+            watched.into_iter().filter(|(_, processes)| self.watch(name, processes)).collect();
+        let before = self.holders.remove(name).unwrap_or_default();
+        for (_, processes) in before {
+            if watched.iter().any(|(_, still)| *still == processes) {
+                continue;
+            }
+            if let Some(watch) = self.watches.get_mut(&processes) {
+                watch.names.remove(name);
+                if watch.names.is_empty() {
+                    watch.task.abort();
+                    self.watches.remove(&processes);
+                }
             }
         }
-        let Some((holder, processes)) = watched else { return };
-        let names = match self.watches.get_mut(&processes) {
+        if !watched.is_empty() {
+            self.holders.insert(name.clone(), watched);
+        }
+    }
+
+    /// Watches these processes for the sake of this lock; false: it cannot.
+    fn watch(&mut self, name: &Name, processes: &Arc<[Process]>) -> bool {
+        let names = match self.watches.get_mut(processes) {
             Some(watch) => &mut watch.names,
             None => {
-                let Some(task) = self.start(processes.clone()) else { return };
+                let Some(task) = self.start(processes.clone()) else { return false };
                 let watch = Watch { task, names: HashSet::new() };
                 &mut self.watches.entry(processes.clone()).or_insert(watch).names
             }
         };
         names.insert(name.clone());
-        self.holders.insert(name.clone(), (holder, processes));
+        true
     }
 
     /// The holder's session, if all its processes are proven dead now (R39).
@@ -100,13 +122,20 @@ impl Watching {
         let mut taken = Vec::new();
         for processes in std::mem::take(&mut self.dead) {
             let Some(watch) = self.watches.remove(&processes) else { continue };
-            let held = watch.names.iter().filter_map(|name| self.holders.remove(name));
-            taken.push((processes, held.map(|(holder, _)| holder).collect()));
+            let mut held = Vec::new();
+            for name in &watch.names {
+                let Some(holders) = self.holders.get_mut(name) else { continue };
+                held.extend(holders.extract_if(.., |(_, its)| *its == processes));
+                if holders.is_empty() {
+                    self.holders.remove(name);
+                }
+            }
+            taken.push((processes, held.into_iter().map(|(holder, _)| holder).collect()));
         }
         taken
     }
 
-    fn watchable(&self, name: &Name, view: &HolderView) -> Option<(Holder, Arc<[Process]>)> {
+    fn watchable(&self, name: &Name, view: &HolderView) -> Option<Watched> {
         let record = view.record.as_ref().filter(|record| self.is_somebodys(record))?;
         if record.session == self.own_session || self.is_own(&record.party.processes) {
             return None;

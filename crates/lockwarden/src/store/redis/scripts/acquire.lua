@@ -1,8 +1,8 @@
 -- Take the lock, or queue for it; or all of several, or none (R29).
 -- KEYS       the lock, or the locks
 -- arguments  token; term (the number of one of the call's terms)
--- answers    GRANTED, REFUSED, REFUSED_SEVERAL, DEADLOCK, OTHER_MODE, GUARDED (own lock, during the guard), NOT_HELD (to
---            be adopted), MORE, UNSUBSCRIBED, FLOOR_AHEAD
+-- answers    GRANTED, REFUSED, REFUSED_SEVERAL (also of one lock that several hold together), DEADLOCK, OTHER_MODE,
+--            GUARDED (own lock, during the guard), NOT_HELD (to be adopted), MORE, UNSUBSCRIBED, FLOOR_AHEAD
 
 -- The caller's own acquisition, asked for again (R25): its record, else nil. A redelivered task brings
 -- the same value from another session, and must be refused.
@@ -85,12 +85,7 @@ local function refuse(keys, token, term, modes)
   if write_tickets then
     write_tickets()
   end
-  if #keys == 1 then
-    answer(11 --[[REFUSED]], guard_ms, position)
-    return add_holder(holders(1)[1])
-  end
-  answer(27 --[[REFUSED_SEVERAL]], guard_ms, position)
-  local kept_at, held, full = 0, {}, {}
+  local held, full = {}, {}
   for n = 1, #keys do
     key = keys[n]
     if value() then
@@ -104,20 +99,45 @@ local function refuse(keys, token, term, modes)
   if #full > 0 then
     held = full
   end
+  if #keys == 1 and not is_together() then
+    answer(11 --[[REFUSED]], guard_ms, position)
+    return add_holder(record())
+  end
+  answer(27 --[[REFUSED_SEVERAL]], guard_ms, position)
+  local kept_at = 0
   if #held == 0 then
     for n = #keys, 1, -1 do
       key = keys[n]
       kept_at = is_kept(token) and n - 1 or kept_at
     end
   end
-  local told = #held < 16 --[[MOST_HOLDERS_TOLD]] and #held or 16 --[[MOST_HOLDERS_TOLD]]
   add(kept_at)
-  add(told)
-  for n = 1, told do
-    key = keys[held[n]]
-    add(held[n] - 1)
-    add_holder(holders(1)[1])
+  add(0)
+  local counted, told, beside = last, 0, {}
+  local function tell(n, it)
+    if told < 16 --[[MOST_HOLDERS_TOLD]] then
+      told = told + 1
+      key = keys[n]
+      add(n - 1)
+      add_holder(it)
+    end
   end
+  -- One of each lock, then those beside them: their processes are watched, too (G3).
+  for _, n in ipairs(held) do
+    if told == 16 --[[MOST_HOLDERS_TOLD]] then
+      break
+    end
+    key = keys[n]
+    local list = holders(16 --[[MOST_HOLDERS_TOLD]] + 1)
+    tell(n, list[1])
+    for at = 2, #list do
+      beside[#beside + 1] = { n, list[at] }
+    end
+  end
+  for _, other in ipairs(beside) do
+    tell(other[1], other[2])
+  end
+  reply[counted] = told
 end
 
 -- What a ticket of the caller's would say.
