@@ -25,7 +25,7 @@ use tokio::{
 };
 
 mod support;
-use support::{MS, calls, join, nothing_is_left, runtime, size};
+use support::{MS, calls, every_site, join, nothing_is_left, runtime, size};
 
 /// Sessions that the crowd comes from.
 const SESSIONS: usize = 4;
@@ -392,4 +392,45 @@ fn a_semaphore_on_a_server() {
 fn a_semaphore_embedded() {
     let (site, waiters) = (Site::file(), size(5_000, 400) as usize / 4);
     at_two_sizes(&site, |times| wait_for_permits(&site, times * waiters));
+}
+
+/// R28: a queue is forgotten 60 s after anybody looked at it. Where each of those in front is served within a second,
+/// none of them looks again; somebody must, or a queue that takes longer than that to serve is lost on the way.
+#[test]
+fn a_queue_that_moves_quickly_is_not_forgotten() {
+    std::thread::scope(|scope| {
+        for site in every_site() {
+            scope.spawn(move || runtime().block_on(moves_quickly(&site)));
+        }
+    });
+}
+
+async fn moves_quickly(site: &Site) {
+    let crowd = Crowd::new(site).await;
+    let waiters = size(700, 160) as usize;
+    println!("{}: {waiters} wait, for 100 ms each", site.url());
+    let held = crowd.lock(0, Mode::Exclusive).no_wait().acquire().await.unwrap();
+    let mut tasks = Vec::new();
+    for place in 0..waiters {
+        let work = || tokio::time::sleep(MS(100));
+        tasks.push(crowd.queue_up(place, Mode::Exclusive, work).await);
+    }
+    held.release().await.unwrap();
+    let served = tokio::spawn(all_served(tasks));
+    let mut least_ms = i64::MAX;
+    while !served.is_finished() {
+        if let Some(server) = &site.server
+            && let Some(left_ms @ 0..) = server.cmd(&["PTTL", "lockwarden:queue:{crowd}"]).int()
+        {
+            least_ms = least_ms.min(left_ms);
+        }
+        tokio::time::sleep(MS(20)).await;
+    }
+    // Every 10 s, and as much again for whoever is in front by then.
+    assert!(
+        least_ms > 60_000 - 15_000,
+        "nobody has looked for so long that {least_ms} ms are left"
+    );
+    assert!(in_order(&served.await.unwrap()), "not in order of arrival");
+    crowd.ends().await;
 }

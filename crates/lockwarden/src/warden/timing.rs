@@ -21,7 +21,7 @@ pub(super) const FIRST_MARGIN_MS: u64 = 5;
 const SECOND_MARGIN_MS: u64 = 20;
 const FIRST_RECHECK_MS: u64 = 1_000;
 const SECOND_RECHECK_MS: u64 = 3_000;
-const OTHER_RECHECK_MS: u64 = 10_000;
+pub(super) const OTHER_RECHECK_MS: u64 = 10_000;
 
 impl State {
     /// Does everything that is due; says what to wake, and when to come back at the latest.
@@ -55,7 +55,8 @@ impl State {
         for (processes, holders) in self.watching.take_dead() {
             tracing::info!(?processes, "holders have died: taking over");
             // Who waits for more locks than it is told the holders of: the dead may hold others of them.
-            let names = holders.iter().filter_map(|holder| self.waiting.get(&holder.name)?.first());
+            let names =
+                holders.iter().filter_map(|holder| self.waiting.get(&holder.name)?.ours.first());
             let many = |id: &HandleId| {
                 let ask = self.acquisitions.get(id).map(|it| &it.ask);
                 ask.is_some_and(|ask| ask.also.len() >= MOST_HOLDERS_TOLD)
