@@ -83,11 +83,16 @@ local function holders(most)
     return it and { it } or {}
   end
   local found = call('ZRANGE', companion('holders'), 0, most - 1, 'WITHSCORES')
-  local list = {}
+  local list, tokens = {}, {}
   for n = 1, #found, 2 do
-    local it = share_of(found[n])
+    tokens[#tokens + 1] = found[n]
+  end
+  -- One command for all of them: there may be many, and every refused acquire looks at them.
+  local texts = #tokens > 0 and call('HMGET', companion('shares'), unpack(tokens)) or {}
+  for n = 1, #tokens do
+    local it = texts[n] and record_of(texts[n])
     if it then
-      it.ends = tonumber(found[n + 1])
+      it.ends = tonumber(found[2 * n])
       list[#list + 1] = it
     end
   end
