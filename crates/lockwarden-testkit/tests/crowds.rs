@@ -3,7 +3,12 @@
 //!
 //! Whoever asks stands in the queue before the next one does, so that the order of arrival is known; fences grow with
 //! each grant, so that the order of service is known as well, whoever was scheduled first.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "helpers of tests are tests"
+)]
 
 use lockwarden::{Error, Guard, Lock, Loss, Mode, State, Waiting, Warden};
 use lockwarden_testkit::{
