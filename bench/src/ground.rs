@@ -56,6 +56,13 @@ impl Ground {
         if calls.is_nan() { 0.0 } else { calls }
     }
 
+    /// The time that the server has spent in a command so far, in µs.
+    pub(crate) fn spent_us(&self, command: &str) -> f64 {
+        let info = self.info("commandstats");
+        let line = info.lines().find(|it| it.starts_with(&format!("cmdstat_{command}:")));
+        line.and_then(|it| it.split_once(",usec=")).map_or(0.0, |(_, rest)| number(rest, ""))
+    }
+
     /// A command that cannot fail but by a broken server.
     pub(crate) fn cmd(&self, words: &[&str]) -> lockwarden_testkit::raw::Value {
         self.raw.borrow_mut().cmd(words)

@@ -15,6 +15,7 @@ mod held;
 mod measure;
 mod report;
 mod run;
+mod several;
 mod throughput;
 mod turn;
 mod waiters;
@@ -69,6 +70,8 @@ enum Benchmark {
     Run,
     /// Commands and connections.
     Commands,
+    /// 4, 100 and 1,000 free names at once beside one at a time.
+    Several,
 }
 
 fn main() -> ExitCode {
@@ -105,6 +108,7 @@ impl Benchmark {
             Benchmark::Held => held::run(&ground()?, arguments.long, report),
             Benchmark::Run => run::run(arguments.seconds, report),
             Benchmark::Commands => commands::run(&ground()?, report),
+            Benchmark::Several => several::run(&ground()?, report),
         }
     }
 }

@@ -37,6 +37,12 @@ impl Together {
         self.holders.is_empty()
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.holders.len()
+    }
+
     /// How many permits they have, together.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -66,6 +72,11 @@ impl Together {
         self.by_end.iter().filter_map(|(end_us, token)| Some((*end_us, self.get(token)?)))
     }
 
+    /// The same in the order of their tokens, which costs less.
+    pub fn by_token(&self) -> impl Iterator<Item = (u64, &Record)> {
+        self.holders.values().map(|(end_us, record)| (*end_us, record))
+    }
+
     /// Puts a holder in, in place of the one of its token.
     pub fn put(&mut self, record: Record, end_us: u64) {
         let token = record.token.clone();
@@ -89,5 +100,16 @@ impl Together {
             let token = token.clone();
             self.remove(&token);
         }
+    }
+}
+
+/// All of them at once, which costs less than one after the other; of several with one token the last counts.
+impl FromIterator<(u64, Record)> for Together {
+    fn from_iter<T: IntoIterator<Item = (u64, Record)>>(found: T) -> Together {
+        let with_token = |(end_us, record): (u64, Record)| (record.token.clone(), (end_us, record));
+        let holders: BTreeMap<_, _> = found.into_iter().map(with_token).collect();
+        let by_end = holders.iter().map(|(token, (end_us, _))| (*end_us, token.clone())).collect();
+        let used = holders.values().map(|(_, record)| count(record.mode)).sum();
+        Together { holders, by_end, used }
     }
 }

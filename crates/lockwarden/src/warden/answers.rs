@@ -186,6 +186,7 @@ impl State {
                     wait.position = refusal.position;
                     let names: Vec<Name> = acquisition.ask.names().cloned().collect();
                     self.line_up(id);
+                    self.looked(now_us, id);
                     // Beyond the last that is told, if as many are told as can be, others may be held as well.
                     let told = refusal.holders().count();
                     let last = refusal.holders().map(|(number, _)| number).max();

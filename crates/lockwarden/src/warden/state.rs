@@ -9,6 +9,7 @@ use super::{
     inbox::Begun,
     outbox::{Flight, Purpose},
     owners::{Left, MOST_ENTRIES, Owners},
+    timing::OTHER_RECHECK_MS,
     watching::Watching,
 };
 use crate::{
@@ -50,7 +51,7 @@ pub(super) struct State {
     /// order. Only the first of each is known to the store, so that its grant is no other's (R25).
     pub(super) values: HashMap<(Name, Token), VecDeque<HandleId>>,
     /// Our waiters of each name that the store has queued, in order of arrival.
-    pub(super) waiting: HashMap<Name, BTreeSet<HandleId>>,
+    pub(super) waiting: HashMap<Name, Line>,
     /// What owners hold more than once.
     pub(super) owners: Owners,
     /// The timers of acquisitions, by when they are due, in µs.
@@ -83,6 +84,15 @@ pub(super) struct State {
     /// What callers must be told once the state is not locked any more: they wake up on other
     /// threads, and would wait for the lock at once.
     pub(super) told: Vec<Told>,
+}
+
+/// Our waiters of one name.
+#[derive(Default)]
+pub(super) struct Line {
+    /// In order of arrival.
+    pub(super) ours: BTreeSet<HandleId>,
+    /// When one of them was last seen to look at the queue, or to join it, in µs.
+    pub(super) looked_us: u64,
 }
 
 /// A page of names that was asked for: from which cursor on, foreign keys too, and by whom.
@@ -521,15 +531,29 @@ impl State {
         let Some(acquisition) = self.acquisitions.get(&id) else { return };
         for name in acquisition.ask.names() {
             match self.waiting.get_mut(name) {
-                Some(ours) => drop(ours.insert(id)),
-                None => drop(self.waiting.insert(name.clone(), BTreeSet::from([id]))),
+                Some(line) => drop(line.ours.insert(id)),
+                None => {
+                    let line = Line { ours: BTreeSet::from([id]), looked_us: clock::now_us() };
+                    self.waiting.insert(name.clone(), line);
+                }
+            }
+        }
+    }
+
+    /// The store has found a waiter of ours in its queues, which are not forgotten for a while (R28).
+    pub(super) fn looked(&mut self, now_us: u64, id: HandleId) {
+        let Some(acquisition) = self.acquisitions.get(&id) else { return };
+        for name in acquisition.ask.names() {
+            if let Some(line) = self.waiting.get_mut(name) {
+                line.looked_us = now_us;
             }
         }
     }
 
     /// Is it the first of ours that waits for one of its locks?
     pub(super) fn is_front(&self, id: HandleId, ask: &command::Acquire) -> bool {
-        ask.names().any(|name| self.waiting.get(name).and_then(BTreeSet::first) == Some(&id))
+        let first = |name| self.waiting.get(name).and_then(|line| line.ours.first());
+        ask.names().any(|name| first(name) == Some(&id))
     }
 
     /// Takes a waiter out of its lines, and has the next of ours look after each lock.
@@ -545,22 +569,29 @@ impl State {
     }
 
     fn leave_line(&mut self, id: HandleId, name: &Name) {
-        let Some(ours) = self.waiting.get_mut(name) else { return };
-        let was_first = ours.first() == Some(&id);
-        if !ours.remove(&id) {
+        let Some(line) = self.waiting.get_mut(name) else { return };
+        let was_first = line.ours.first() == Some(&id);
+        if !line.ours.remove(&id) {
             return;
         }
-        let Some(&next) = ours.first() else {
+        let (Some(&next), Some(&last)) = (line.ours.first(), line.ours.last()) else {
             self.waiting.remove(name);
             self.watching.holders(name, None);
             return;
         };
         if was_first {
+            let now_us = clock::now_us();
+            if now_us >= line.looked_us + OTHER_RECHECK_MS * 1_000 {
+                // Each that came to be the first was served before its own recheck. The last looks: it is the one
+                // that is not served before its command arrives, and it keeps the queue for all (R28).
+                line.looked_us = now_us;
+                self.push(Purpose::Acquire(last));
+            }
             let position = self.acquisitions.get(&next).and_then(|it| it.wait.as_ref()?.position);
             let position = position.or(Some(2));
             let (reason, others) = (Reason::Held, Vec::new());
             let refusal = Refusal { reason, at: 0, holder: None, others, position };
-            self.plan_recheck(clock::now_us(), next, &refusal);
+            self.plan_recheck(now_us, next, &refusal);
         }
     }
 

@@ -21,7 +21,7 @@ pub(super) const FIRST_MARGIN_MS: u64 = 5;
 const SECOND_MARGIN_MS: u64 = 20;
 const FIRST_RECHECK_MS: u64 = 1_000;
 const SECOND_RECHECK_MS: u64 = 3_000;
-const OTHER_RECHECK_MS: u64 = 10_000;
+pub(super) const OTHER_RECHECK_MS: u64 = 10_000;
 
 impl State {
     /// Does everything that is due; says what to wake, and when to come back at the latest.
@@ -55,7 +55,8 @@ impl State {
         for (processes, holders) in self.watching.take_dead() {
             tracing::info!(?processes, "holders have died: taking over");
             // Whoever waits is not told of all holders, where they are many: the dead may be more than these.
-            let names = holders.iter().filter_map(|holder| self.waiting.get(&holder.name)?.first());
+            let names =
+                holders.iter().filter_map(|holder| self.waiting.get(&holder.name)?.ours.first());
             let again: BTreeSet<HandleId> = names.copied().collect();
             for holder in holders {
                 let command = Command::Revoke {

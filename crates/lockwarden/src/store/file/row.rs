@@ -30,8 +30,8 @@ pub(super) fn lock_to_bytes(lock: &Lock) -> Vec<u8> {
         out.option(expires_us.as_ref(), |out, at| out.number(*at));
     });
     out.option(record.as_ref(), Writer::record);
-    out.number(together.by_end().count() as u64);
-    for (end_us, record) in together.by_end() {
+    out.number(together.len() as u64);
+    for (end_us, record) in together.by_token() {
         out.number(end_us);
         out.record(record);
     }
@@ -54,11 +54,8 @@ pub(super) fn lock_from_bytes(bytes: &[u8]) -> Read<Lock> {
         Ok(Key { token: input.token()?, expires_us: input.option(Reader::number)? })
     })?;
     let record = input.option(Reader::record)?;
-    let mut together = Together::default();
-    for _ in 0..input.count()? {
-        let end_us = input.number()?;
-        together.put(input.record()?, end_us);
-    }
+    let holders = (0..input.count()?).map(|_| Ok((input.number()?, input.record()?)));
+    let together: Together = holders.collect::<Read<_>>()?;
     let tickets = input.count()?;
     let mut queue = Vec::with_capacity(tickets);
     for _ in 0..tickets {
@@ -188,9 +185,41 @@ pub(super) fn message_from_bytes(bytes: &[u8]) -> Read<Message> {
 #[derive(Default)]
 struct Writer {
     bytes: Vec<u8>,
-    sessions: HashMap<SessionId, u64>,
-    parties: HashMap<Arc<Party>, u64>,
-    runs: HashMap<Run, u64>,
+    sessions: Known<SessionId>,
+    parties: Known<Arc<Party>>,
+    runs: Known<Run>,
+}
+
+/// What stands in the row already, by its number.
+struct Known<T> {
+    /// The first of them, which are nearly all. What was read from one row is shared, so that comparing it compares
+    /// addresses; to find it by its hash would cost more than all else.
+    few: Vec<T>,
+    /// The others.
+    more: HashMap<T, u64>,
+}
+
+const FEW: usize = 8;
+
+impl<T> Default for Known<T> {
+    fn default() -> Known<T> {
+        Known { few: Vec::new(), more: HashMap::new() }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Known<T> {
+    /// The number of the value, from 1 on; none: it is noted only now.
+    fn number(&mut self, value: &T) -> Option<u64> {
+        let among_few = self.few.iter().position(|it| it == value);
+        let known = among_few.map(|at| at as u64 + 1).or_else(|| self.more.get(value).copied());
+        if known.is_none() && self.few.len() < FEW {
+            self.few.push(value.clone());
+        } else if known.is_none() {
+            let number = (FEW + self.more.len()) as u64 + 1;
+            self.more.insert(value.clone(), number);
+        }
+        known
+    }
 }
 
 impl Writer {
@@ -225,15 +254,13 @@ impl Writer {
     /// 0 and the value where it comes first; from then on its number, from 1 on.
     fn once<T: Clone + Eq + Hash>(
         &mut self,
-        known: fn(&mut Writer) -> &mut HashMap<T, u64>,
+        known: fn(&mut Writer) -> &mut Known<T>,
         value: &T,
         write: impl FnOnce(&mut Writer, &T),
     ) {
-        if let Some(&number) = known(self).get(value) {
+        if let Some(number) = known(self).number(value) {
             return self.number(number);
         }
-        let number = known(self).len() as u64 + 1;
-        known(self).insert(value.clone(), number);
         self.number(0);
         write(self, value);
     }

@@ -62,8 +62,13 @@ pub(super) fn run(
         let before = turn.inbox(delivered)?;
         let mut messages = Messages::new();
         let mut answers = Vec::with_capacity(calls.len());
+        let mut opened = Opened { database, locks: BTreeMap::new(), failure: None };
         for call in calls {
-            answers.push((call.id, turn.carry_out(call, &mut messages)?));
+            answers.push((call.id, turn.carry_out(call, &mut opened, &mut messages)?));
+        }
+        for (name, (stored, lock)) in &mut opened.locks {
+            lock.expire(turn.now_us);
+            turn.store(name.as_str().as_bytes(), stored.as_deref(), lock)?;
         }
         let (after, hints) = turn.post(messages)?;
         turn.sweep()?;
@@ -144,8 +149,8 @@ fn read_lock(database: &Database, key: &[u8]) -> Result<(Option<Vec<u8>>, Lock),
     Ok((stored, lock))
 }
 
-/// The locks that a command looks at, as they stand in the database; what it changes is written when it is done. A
-/// failure ends the transaction.
+/// The locks that the commands of a transaction look at, as they stand in the database: each is read once and written once,
+/// for a row is as long as many hold the lock or wait for it. A failure ends the transaction.
 struct Opened<'a> {
     database: &'a Database,
     /// With the bytes of their rows.
@@ -248,7 +253,12 @@ impl<'a> Turn<'a> {
         alive
     }
 
-    fn carry_out(&mut self, call: &Call, messages: &mut Messages) -> Result<Reply, Failure> {
+    fn carry_out(
+        &mut self,
+        call: &Call,
+        opened: &mut Opened<'_>,
+        messages: &mut Messages,
+    ) -> Result<Reply, Failure> {
         let run = &self.database.site().run;
         let subscribers = |id: &SessionId| u64::from(self.alive(id));
         let at = Context {
@@ -265,15 +275,10 @@ impl<'a> Turn<'a> {
         let Some(mut meta) = enter(Some(self.row.meta.clone()), &at) else {
             return Ok(Reply::Stale);
         };
-        let mut opened = Opened { database: self.database, locks: BTreeMap::new(), failure: None };
         let mut effects = Effects::default();
-        let reply = step(&mut meta, &mut opened, &at, &call.command, &mut effects);
-        if let Some(failure) = opened.failure {
+        let reply = step(&mut meta, opened, &at, &call.command, &mut effects);
+        if let Some(failure) = opened.failure.take() {
             return Err(failure);
-        }
-        for (name, (stored, mut lock)) in opened.locks {
-            lock.expire(self.now_us);
-            self.store(name.as_str().as_bytes(), stored.as_deref(), &lock)?;
         }
         self.change_waits(effects.waits)?;
         messages.extend(effects.messages);

@@ -53,7 +53,7 @@ local function remove_share(token)
   end
 end
 
--- Forgets those whose leases are over. Nobody may be left.
+-- Forgets those whose leases are over, many at a time: those of a process that has died end together. Nobody may be left.
 forget_over = function()
   local is_changed = false
   while true do
@@ -65,7 +65,17 @@ forget_over = function()
     if tonumber(first[2]) > now then
       break
     end
-    remove_share(first[1])
+    local over = call('ZRANGEBYSCORE', companion('holders'), '-inf', format('%.0f', now), 'LIMIT', 0, 1000)
+    local freed = 0
+    for _, text in ipairs(call('HMGET', companion('shares'), unpack(over))) do
+      local it = text and record_of(text)
+      freed = freed + (it and it.of > 0 and it.count or 0)
+    end
+    call('ZREM', companion('holders'), unpack(over))
+    call('HDEL', companion('shares'), unpack(over))
+    if freed > 0 then
+      call('HSET', companion('shares'), '', used() - freed)
+    end
     is_changed = true
   end
   if is_changed then
@@ -81,11 +91,16 @@ local function holders(most)
     return it and { it } or {}
   end
   local found = call('ZRANGE', companion('holders'), 0, most - 1, 'WITHSCORES')
-  local list = {}
+  local list, tokens = {}, {}
   for n = 1, #found, 2 do
-    local it = share_of(found[n])
+    tokens[#tokens + 1] = found[n]
+  end
+  -- One command for all of them: there may be many, and every refused acquire looks at them.
+  local texts = #tokens > 0 and call('HMGET', companion('shares'), unpack(tokens)) or {}
+  for n = 1, #tokens do
+    local it = texts[n] and record_of(texts[n])
     if it then
-      it.ends = tonumber(found[n + 1])
+      it.ends = tonumber(found[2 * n])
       list[#list + 1] = it
     end
   end
