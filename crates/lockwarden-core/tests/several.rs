@@ -4,7 +4,7 @@
 
 use lockwarden_core::{
     Command, Epoch, Message, Name, Reply, Rules, Run, SessionId, Token,
-    command::{Acquire, Reason, Renew, Wait},
+    command::{Acquire, Mode, Reason, Renew, Wait},
     table::{Context, Lock, Messages, Meta, Request, Table, Ticket},
 };
 use proptest::prelude::*;
@@ -235,6 +235,26 @@ fn only_for_the_oldest_is_kept() {
     assert!(matches!(refusal(&store.reply(0, &acquire(&passes))), (Reason::Kept, 0, None)));
     store.reply(0, &release(&held));
     assert!(store.holds_all(&younger));
+}
+
+/// R42, found by the model: where whoever a name was kept for enters as one of its readers, those behind enter, too, in
+/// the same step, though it is another name that has come free.
+#[test]
+fn readers_behind_a_kept_name_enter_with_whom_it_was_kept_for() {
+    let shared = |modes: &[Mode], it: Acquire| Acquire { modes: modes.into(), ..it };
+    let mut store = Store::new();
+    let held = ask(0b10, "held", Wait::No);
+    store.reply(0, &acquire(&held));
+    let both = shared(&[Mode::Shared, Mode::Exclusive], ask(0b11, "both", Wait::Forever));
+    store.reply(1, &acquire(&both));
+    let behind = shared(&[Mode::Shared], ask(0b1, "behind", Wait::Forever));
+    assert_eq!(refusal(&store.reply(2, &acquire(&behind))), (Reason::Kept, 0, Some(1)));
+    let (_, messages) = store.run(0, &release(&held));
+    let granted = messages.iter().filter_map(|(_, message)| match message {
+        Message::Grant { token, .. } => Some(token.clone()),
+        _ => None,
+    });
+    assert_eq!(granted.collect::<Vec<_>>(), [both.token, behind.token]);
 }
 
 /// G5: whoever is the first of a queue is told of a holder that passed it, for it alone looks after that one.
