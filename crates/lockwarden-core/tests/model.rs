@@ -196,7 +196,7 @@ fn shared_in_any_order() {
     let menu: Menu = &[&[0], &[0], &[1]];
     let faults = all_faults();
     let scope = Scope { wants: &[READ, WRITE], menu, faults, ..Scope::new(3) };
-    holds("shared, any order", &scope, 6, 2_000_000);
+    holds("shared, any order", &scope, 6, 1_000_000);
 }
 
 /// From where two readers hold it and a writer waits: the first reader's link delays and fails. Whoever asks again
@@ -214,7 +214,7 @@ fn shared_on_a_bad_link() {
     let wants = &[READ, WRITE];
     let (faults, prompt) = (of_a_link(), &[1, 2]);
     let scope = Scope { wants, menu, asks: 2, faults, prompt, given, ..Scope::new(3) };
-    holds("shared, a bad link", &scope, 6, 1_500_000);
+    holds("shared, a bad link", &scope, 6, 1_000_000);
 }
 
 /// A reader whose link delays and is cut, while the store loses data; one of the others reads, one writes.
@@ -223,7 +223,7 @@ fn shared_and_lost_data() {
     let menu: Menu = &[&[0], &[0], &[1]];
     let (faults, prompt) = (of_the_data(), &[1, 2]);
     let scope = Scope { wants: &[READ, WRITE], menu, faults, prompt, ..Scope::new(3) };
-    holds("shared, lost data", &scope, 6, 1_500_000);
+    holds("shared, lost data", &scope, 6, 1_000_000);
 }
 
 /// Two permits; each wants one or both.
@@ -241,7 +241,7 @@ fn two_names_in_any_order() {
     let menu: Menu = &[&[0], &[0, 1], &[2]];
     let faults = all_faults();
     let scope = Scope { wants: &[BOTH, X, Y], menu, faults, ..Scope::new(3) };
-    holds("two names, any order", &scope, 6, 2_000_000);
+    holds("two names, any order", &scope, 6, 1_000_000);
 }
 
 /// The same where the link of whoever wants both delays and fails.
@@ -250,7 +250,7 @@ fn two_names_on_a_bad_link() {
     let menu: Menu = &[&[0], &[0, 1], &[2]];
     let (faults, prompt) = (of_a_link(), &[1, 2]);
     let scope = Scope { wants: &[BOTH, X, Y], menu, asks: 2, faults, prompt, ..Scope::new(3) };
-    holds("two names, a bad link", &scope, 6, 1_500_000);
+    holds("two names, a bad link", &scope, 6, 1_000_000);
 }
 
 /// The same while the store loses data.
@@ -259,7 +259,7 @@ fn two_names_and_lost_data() {
     let menu: Menu = &[&[0], &[0, 1], &[2]];
     let (faults, prompt) = (of_the_data(), &[1, 2]);
     let scope = Scope { wants: &[BOTH, X, Y], menu, faults, prompt, ..Scope::new(3) };
-    holds("two names, lost data", &scope, 6, 1_500_000);
+    holds("two names, lost data", &scope, 6, 1_000_000);
 }
 
 /// Two who wait for both, one of whom the names are kept for, while either is held by another: whoever has a slow link
@@ -288,7 +288,7 @@ fn two_names_shared() {
     let (faults, prompt) = (of_a_link(), &[1, 2]);
     let wants = &[READ_BOTH, READ, WRITE, Y];
     let scope = Scope { wants, menu, asks: 2, faults, prompt, ..Scope::new(3) };
-    holds("two names, shared", &scope, 6, 1_500_000);
+    holds("two names, shared", &scope, 6, 1_000_000);
 }
 
 /// Random walks go on where the search stops.
