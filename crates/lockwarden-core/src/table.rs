@@ -280,8 +280,10 @@ impl Turn<'_> {
         if ask.wait == Wait::Adopt {
             return self.adopt(ask);
         }
-        // Of several that were granted together some are lost: the rest is given back, to be asked for anew.
-        self.free(&own, &ask.token);
+        // Of several that were granted together some are lost: the rest is given back, to be asked for anew (R29).
+        if at.rules.on(29) {
+            self.free(&own, &ask.token);
+        }
         if let Some((number, in_use)) = self.other_mode(ask) {
             self.stand_down(ask.names(), &ask.token, |_| true);
             return Reply::OtherMode { at: number, in_use };

@@ -14,6 +14,7 @@ mod world;
 
 use lockwarden_core::{
     Command, Rules,
+    command::Mode,
     limits::{DEFAULT_GRACE_MS, W_MS},
 };
 use proptest::{
@@ -21,7 +22,7 @@ use proptest::{
     test_runner::{RngSeed, TestRunner},
 };
 use world::{
-    Action, EPOCH_US, Faults, Scope, World,
+    Action, EPOCH_US, Faults, Scope, Wanted, World,
     checks::Violation,
     session::{Event, Owner, Patience},
 };
@@ -85,12 +86,23 @@ fn clocks(sessions: usize) -> impl Strategy<Value = Vec<(u64, i64)>> {
     prop::collection::vec((0..1_000_000_000_000_u64, -4_000..4_000_i64), sessions)
 }
 
+/// One name or the other, also to read; and both at once.
+const WANTS: &[Wanted] = &[
+    &[(0, Mode::Exclusive)],
+    &[(1, Mode::Exclusive)],
+    &[(0, Mode::Shared)],
+    &[(0, Mode::Exclusive), (1, Mode::Exclusive)],
+    &[(0, Mode::Shared), (1, Mode::Exclusive)],
+    &[(1, Mode::Shared)],
+];
+
 fn scope() -> impl Strategy<Value = Scope> {
     (2..5_usize, 1..3_usize, 1_000..12_000_u64, W_MS..2 * W_MS).prop_map(
         |(sessions, owners, lease_ms, grace_ms)| Scope {
             owners,
             lease_ms,
             grace_ms,
+            wants: WANTS,
             faults: Faults::default(),
             ..Scope::new(sessions)
         },
@@ -123,19 +135,19 @@ fn meant(world: &World, step: &Step) -> Option<Action> {
         let all: Vec<usize> = all.map(|(index, _)| index).collect();
         (!all.is_empty()).then(|| all[usize::from(who) % all.len()])
     };
-    let names = world.names.len();
+    let wants = world.wants.len();
     Some(match *step {
         Step::Pause(us) => Action::Advance(us),
         Step::Calm(_) | Step::Revoke(_) | Step::Flush => return None,
         Step::Ask(who, which, wait_us, name) => {
-            let (index, name) = (session(who)?, usize::from(name) % names);
+            let (index, name) = (session(who)?, usize::from(name) % wants);
             let owner = owner(index, which);
             let until = wait_us.map(|us| Patience::Until(world.clock(index) + us));
             let patience = until.unwrap_or(Patience::Endless);
             return idle(index, owner).then_some(Action::Ask(index, owner, patience, name));
         }
         Step::TryOnce(who, which, name) => {
-            let (index, name) = (session(who)?, usize::from(name) % names);
+            let (index, name) = (session(who)?, usize::from(name) % wants);
             let owner = owner(index, which);
             return idle(index, owner).then_some(Action::Ask(index, owner, Patience::None, name));
         }
@@ -213,12 +225,13 @@ fn flush(world: &mut World, scope: &Scope) -> Result<(), Violation> {
 /// Revokes what is held of a name, over whatever connection is open.
 fn revoke(world: &mut World, scope: &Scope, who: usize) -> Result<(), Violation> {
     let name = world.names[who % world.names.len()].clone();
-    let held = world.table.locks.get(&name).and_then(|lock| lock.key.clone());
+    let lock = world.table.locks.get(&name);
+    let held = lock.and_then(|lock| lock.holders().nth(who / world.names.len() % 2).cloned());
     let open = world.conns.iter().position(|conn| conn.server_open);
-    if let (Some(key), Some(conn)) = (held, open)
+    if let (Some(record), Some(conn)) = (held, open)
         && world.table.meta.is_some()
     {
-        let (token, session) = (key.token, None);
+        let (token, session) = (record.token, None);
         world.execute(
             scope,
             conn,
@@ -264,7 +277,7 @@ proptest! {
     fn histories_with_a_clock_set_back(
         steps in prop::collection::vec((step(), 0..40_u8), 20..120),
     ) {
-        let scope = Scope { lease_ms: 5_000, ..Scope::new(3) };
+        let scope = Scope { lease_ms: 5_000, wants: WANTS, ..Scope::new(3) };
         let mut world = World::new(&scope);
         let mut lost = false;
         for (step, back) in &steps {

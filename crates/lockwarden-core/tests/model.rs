@@ -1,4 +1,4 @@
-//! The model: three sessions and one name, every order of everything up to a depth.
+//! The model: three sessions and one name or two, every order of everything up to a depth.
 //!
 //! Time goes in steps of W/3. Any of the actions below may happen at any moment: asking, releasing,
 //! cancelling, reading the next thing at either end of a link, a session doing what is due (or not:
@@ -17,9 +17,9 @@
 
 mod world;
 
-use lockwarden_core::Rules;
+use lockwarden_core::{Rules, command::Mode};
 use world::{
-    Action, Faults, Scope,
+    Action, Faults, Menu, SECOND_US, Scope, Wanted,
     search::{Bounds, explain, search, walk},
     session::Patience,
 };
@@ -150,6 +150,147 @@ fn slow_grant() {
     holds("slow grant", &scope, 8, 1_000_000);
 }
 
+/// One name, to read or to write.
+const READ: Wanted = &[(0, Mode::Shared)];
+const WRITE: Wanted = &[(0, Mode::Exclusive)];
+/// Two names: both at once, or one of them.
+const BOTH: Wanted = &[(0, Mode::Exclusive), (1, Mode::Exclusive)];
+const X: Wanted = WRITE;
+const Y: Wanted = &[(1, Mode::Exclusive)];
+/// Both at once, the first to read.
+const READ_BOTH: Wanted = &[(0, Mode::Shared), (1, Mode::Exclusive)];
+/// Of two permits one, or both.
+const ONE: Wanted = &[(0, Mode::Permits { count: 1, of: 2 })];
+const TWO: Wanted = &[(0, Mode::Permits { count: 2, of: 2 })];
+
+/// The faults of one link.
+fn of_a_link() -> Faults {
+    Faults {
+        client_cuts: 1,
+        server_cuts: 1,
+        unsubscribes: 1,
+        crashes: 1,
+        lost_messages: 1,
+        repeats: 1,
+        ..Faults::default()
+    }
+}
+
+/// A store that loses data, and a link that is cut.
+fn of_the_data() -> Faults {
+    Faults {
+        client_cuts: 1,
+        server_cuts: 1,
+        copies: 1,
+        restarts: 1,
+        empty_restarts: 1,
+        failovers: 1,
+        flushes: 1,
+        ..Faults::default()
+    }
+}
+
+/// Two readers and a writer of one name.
+#[test]
+fn shared_in_any_order() {
+    let menu: Menu = &[&[0], &[0], &[1]];
+    let faults = all_faults();
+    let scope = Scope { wants: &[READ, WRITE], menu, faults, ..Scope::new(3) };
+    holds("shared, any order", &scope, 6, 1_000_000);
+}
+
+/// From where two readers hold it and a writer waits: the first reader's link delays and fails. Whoever asks again
+/// asks for either.
+#[test]
+fn shared_on_a_bad_link() {
+    let given = &[
+        Action::Ask(0, 0, Patience::Endless, 0),
+        Action::ToServer(0),
+        Action::ToClient(0),
+        Action::Ask(1, 0, Patience::Endless, 0),
+        Action::Ask(2, 0, Patience::Endless, 1),
+    ];
+    let menu: Menu = &[&[0, 1], &[0, 1], &[0, 1]];
+    let wants = &[READ, WRITE];
+    let (faults, prompt) = (of_a_link(), &[1, 2]);
+    let scope = Scope { wants, menu, asks: 2, faults, prompt, given, ..Scope::new(3) };
+    holds("shared, a bad link", &scope, 6, 1_000_000);
+}
+
+/// A reader whose link delays and is cut, while the store loses data; one of the others reads, one writes.
+#[test]
+fn shared_and_lost_data() {
+    let menu: Menu = &[&[0], &[0], &[1]];
+    let (faults, prompt) = (of_the_data(), &[1, 2]);
+    let scope = Scope { wants: &[READ, WRITE], menu, faults, prompt, ..Scope::new(3) };
+    holds("shared, lost data", &scope, 6, 1_000_000);
+}
+
+/// Two permits; each wants one or both.
+#[test]
+fn permits() {
+    let menu: Menu = &[&[0], &[0, 1], &[1]];
+    let (faults, prompt) = (of_a_link(), &[1, 2]);
+    let scope = Scope { wants: &[ONE, TWO], menu, faults, prompt, ..Scope::new(3) };
+    holds("permits", &scope, 6, 1_000_000);
+}
+
+/// One who wants two names at once, one who wants either of them, and one who wants the second.
+#[test]
+fn two_names_in_any_order() {
+    let menu: Menu = &[&[0], &[0, 1], &[2]];
+    let faults = all_faults();
+    let scope = Scope { wants: &[BOTH, X, Y], menu, faults, ..Scope::new(3) };
+    holds("two names, any order", &scope, 6, 1_000_000);
+}
+
+/// The same where the link of whoever wants both delays and fails.
+#[test]
+fn two_names_on_a_bad_link() {
+    let menu: Menu = &[&[0], &[0, 1], &[2]];
+    let (faults, prompt) = (of_a_link(), &[1, 2]);
+    let scope = Scope { wants: &[BOTH, X, Y], menu, asks: 2, faults, prompt, ..Scope::new(3) };
+    holds("two names, a bad link", &scope, 6, 1_000_000);
+}
+
+/// The same while the store loses data.
+#[test]
+fn two_names_and_lost_data() {
+    let menu: Menu = &[&[0], &[0, 1], &[2]];
+    let (faults, prompt) = (of_the_data(), &[1, 2]);
+    let scope = Scope { wants: &[BOTH, X, Y], menu, faults, prompt, ..Scope::new(3) };
+    holds("two names, lost data", &scope, 6, 1_000_000);
+}
+
+/// Two who wait for both, one of whom the names are kept for, while either is held by another: whoever has a slow link
+/// is the one they are kept for.
+#[test]
+fn two_names_are_kept() {
+    let given = &[
+        Action::Ask(1, 0, Patience::Endless, 1),
+        Action::Ask(0, 0, Patience::Endless, 0),
+        Action::ToServer(0),
+        Action::Advance(SECOND_US),
+        Action::Ask(2, 0, Patience::Endless, 0),
+        Action::Ask(1, 1, Patience::Endless, 2),
+    ];
+    let menu: Menu = &[&[0, 1, 2], &[0, 1, 2], &[0, 1, 2]];
+    let wants = &[BOTH, X, Y];
+    let (faults, prompt) = (of_a_link(), &[1, 2]);
+    let scope = Scope { owners: 2, wants, menu, asks: 3, faults, prompt, given, ..Scope::new(3) };
+    holds("two names, kept", &scope, 4, 1_000_000);
+}
+
+/// Two names at once, of which the first is only read, beside its readers and writers.
+#[test]
+fn two_names_shared() {
+    let menu: Menu = &[&[0], &[1, 2], &[0, 3]];
+    let (faults, prompt) = (of_a_link(), &[1, 2]);
+    let wants = &[READ_BOTH, READ, WRITE, Y];
+    let scope = Scope { wants, menu, asks: 2, faults, prompt, ..Scope::new(3) };
+    holds("two names, shared", &scope, 6, 1_000_000);
+}
+
 /// Random walks go on where the search stops.
 #[test]
 fn beyond_the_depth() {
@@ -159,8 +300,13 @@ fn beyond_the_depth() {
     let any = Scope { faults: many, asks: 3, ..Scope::new(3) };
     let prompt = Scope { prompt: &[1, 2], ..any.clone() };
     let two = Scope { owners: 2, asks: 4, sessions: 2, ..any.clone() };
-    for (seed, scope) in [(1, any), (2, prompt), (3, two)] {
-        if let Some(found) = walk(&scope, seed, walks / 3, steps) {
+    let menu: Menu = &[&[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4]];
+    let wants = &[READ, WRITE, BOTH, READ_BOTH, Y];
+    let all = Scope { wants, menu, ..any.clone() };
+    let all_prompt = Scope { owners: 2, asks: 4, prompt: &[1, 2], ..all.clone() };
+    let scopes = [(1, any), (2, prompt), (3, two), (4, all), (5, all_prompt)];
+    for (seed, scope) in scopes {
+        if let Some(found) = walk(&scope, seed, walks / 5, steps) {
             panic!("{}\n{found}", explain(&scope, &found.trace));
         }
     }

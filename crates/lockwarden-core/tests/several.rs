@@ -6,7 +6,7 @@ mod store;
 
 use lockwarden_core::{
     Command, Message, Name, Reply, SessionId, Token,
-    command::{Acquire, Reason, Renew, Wait},
+    command::{Acquire, Mode, Reason, Renew, Wait},
     table::{Lock, Messages, Request, Table, Ticket},
 };
 use proptest::prelude::*;
@@ -220,6 +220,26 @@ fn only_for_the_oldest_is_kept() {
     assert!(store.holds_all(&younger));
 }
 
+/// R42, found by the model: where whoever a name was kept for enters as one of its readers, those behind enter, too, in
+/// the same step, though it is another name that has come free.
+#[test]
+fn readers_behind_a_kept_name_enter_with_whom_it_was_kept_for() {
+    let shared = |modes: &[Mode], it: Acquire| Acquire { modes: modes.into(), ..it };
+    let mut store = Store::new();
+    let held = ask(0b10, "held", Wait::No);
+    store.reply(0, &acquire(&held));
+    let both = shared(&[Mode::Shared, Mode::Exclusive], ask(0b11, "both", Wait::Forever));
+    store.reply(1, &acquire(&both));
+    let behind = shared(&[Mode::Shared], ask(0b1, "behind", Wait::Forever));
+    assert_eq!(refusal(&store.reply(2, &acquire(&behind))), (Reason::Kept, 0, Some(1)));
+    let (_, messages) = store.run(0, &release(&held));
+    let granted = messages.iter().filter_map(|(_, message)| match message {
+        Message::Grant { token, .. } => Some(token.clone()),
+        _ => None,
+    });
+    assert_eq!(granted.collect::<Vec<_>>(), [both.token, behind.token]);
+}
+
 /// G5: whoever is the first of a queue is told of a holder that passed it, for it alone looks after that one.
 #[test]
 fn the_first_is_told_of_whoever_passes_it() {
@@ -362,7 +382,14 @@ impl World {
         // Nobody who could have been served was passed; and the oldest request by nobody who came after it.
         let Some((ask, _)) = new else { return Ok(()) };
         for (token, names) in before.ready() {
-            let passed = token != ask.token && ask.names().any(|name| names.contains(name));
+            // Two may become ready at once, by time: only who stands before the other is passed.
+            let stands_before = |name: &Name| {
+                let queue = before.lock_of(name).queue;
+                let place = |token: &Token| queue.iter().position(|it| it.token == *token);
+                place(&ask.token).is_none_or(|own| place(&token).is_some_and(|its| its < own))
+            };
+            let mut common = ask.names().filter(|name| names.contains(name));
+            let passed = token != ask.token && common.any(stands_before);
             prop_assert!(!passed, "{ask:?} passed {token:?}, which was ready");
         }
         if let Some(oldest) = before.oldest().filter(|it| it.token != ask.token) {

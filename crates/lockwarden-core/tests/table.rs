@@ -354,6 +354,27 @@ fn a_revoked_share_is_not_granted_again() {
     }
 }
 
+/// R42, found by the model: whoever waits only because somebody for whom there is no room stands before it, enters when
+/// that one gives up, and not at the next recheck.
+#[test]
+fn those_behind_enter_when_whoever_has_no_room_gives_up() {
+    let permits = |count| Mode::Permits { count, of: 2 };
+    for (small, large) in [(Mode::Shared, Mode::Exclusive), (permits(1), permits(2))] {
+        let asks = |text, mode| {
+            Command::Acquire(Acquire { modes: [mode].into(), ..ask(text, Wait::Forever) })
+        };
+        let mut store = Store::new();
+        store.reply("a", &asks("1", small));
+        store.reply("b", &asks("2", large));
+        assert_eq!(position(&store.reply("c", &asks("3", small))), Some(1));
+        let (_, messages) = store.run("b", &cancel("2"));
+        let [(to, Message::Grant { token: its, .. })] = &messages[..] else {
+            panic!("{messages:?}")
+        };
+        assert_eq!((to, its), (&session("c"), &token("3")));
+    }
+}
+
 /// G9, R28: a forgotten queue, an expired key and a lone record leave nothing.
 #[test]
 fn nothing_is_left() {

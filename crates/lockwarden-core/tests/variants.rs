@@ -13,9 +13,9 @@
 
 mod world;
 
-use lockwarden_core::Rules;
+use lockwarden_core::{Rules, command::Mode};
 use world::{
-    Action, Faults, SECOND_US, Scope, World,
+    Action, Faults, Menu, SECOND_US, Scope, Wanted, World,
     checks::Planted,
     search::{Bounds, Report, search},
     session::{Owner, Patience},
@@ -168,6 +168,89 @@ fn r25_same_token() {
 fn r26_newcomer() {
     let faults = Faults { crashes: 1, ..none() };
     prevents(26, "G4", 20, &Scope { sessions: 3, prompt: &[0, 1, 2], faults, ..scope() });
+}
+
+/// One name to read and to write; two names at once, and each alone.
+const READ: Wanted = &[(0, Mode::Shared)];
+const X: Wanted = &[(0, Mode::Exclusive)];
+const Y: Wanted = &[(1, Mode::Exclusive)];
+const BOTH: Wanted = &[(0, Mode::Exclusive), (1, Mode::Exclusive)];
+
+/// Without R29 nothing is kept: while the first name of whoever wants both is held, the second goes to a newcomer, again
+/// and again.
+#[test]
+fn r29_kept() {
+    let menu: Menu = &[&[1], &[0], &[2]];
+    let prompt = &[0, 1, 2];
+    prevents(29, "G4", 12, &Scope { sessions: 3, prompt, wants: &[BOTH, X, Y], menu, ..scope() });
+}
+
+/// And whoever has lost one of its names keeps the other while it waits. (The answer to its acquire was lost with its
+/// link, and the first name has gone to somebody else when it is back.)
+#[test]
+fn r29_nothing_is_held_while_waiting() {
+    let menu: Menu = &[&[0], &[1]];
+    let given =
+        &[Action::Ask(0, 0, Patience::Endless, 0), Action::ToServer(0), Action::ServerCut(0)];
+    prevents(29, "R29", 14, &Scope { wants: &[BOTH, X], menu, given, ..scope() });
+}
+
+/// Without R42 a reader passes the writer that waits for those who read already.
+#[test]
+fn r42_one_queue_for_all_modes() {
+    let menu: Menu = &[&[0], &[1], &[0]];
+    let prompt = &[0, 1, 2];
+    prevents(42, "G4", 12, &Scope { sessions: 3, prompt, wants: &[READ, X], menu, ..scope() });
+}
+
+/// With the planted fault the scope must break one of these guarantees; without it the scope must hold as deep.
+fn catches(planted: Planted, guarantees: &[&str], depth: usize, scope: &Scope) {
+    let report = run(&Scope { planted: Some(planted), ..scope.clone() }, depth);
+    println!("{planted:?}: {report}");
+    let found = report.found.unwrap_or_else(|| panic!("{planted:?} is not found"));
+    assert!(guarantees.contains(&found.violation.guarantee), "{found}");
+    let report = run(scope, found.trace.len());
+    assert!(report.found.is_none(), "without {planted:?}: {report}");
+}
+
+/// A dead reader takes another's lease along (R42).
+#[test]
+fn planted_key_that_ends_with_the_first() {
+    let menu: Menu = &[&[0], &[0], &[1]];
+    let given = &[
+        Action::Ask(0, 0, Patience::Endless, 0),
+        Action::ToServer(0),
+        Action::ToClient(0),
+        Action::Ask(1, 0, Patience::Endless, 0),
+        Action::ServerCut(0),
+    ];
+    let prompt = &[1, 2];
+    let scope = Scope { sessions: 3, prompt, wants: &[READ, X], menu, given, ..scope() };
+    catches(Planted::KeyEndsWithTheFirst, &["G1", "G8"], 14, &scope);
+}
+
+/// Readers that believe beyond their time are found by the writer's grant.
+#[test]
+fn planted_reader_that_believes_for_30s() {
+    let menu: Menu = &[&[0], &[1]];
+    let faults = Faults { server_cuts: 1, ..none() };
+    let scope = Scope { faults, wants: &[READ, X], menu, given: HELD, ..scope() };
+    catches(Planted::BeliefOf30s, &["G8"], 14, &scope);
+}
+
+/// The second of two names runs out while both are believed in.
+#[test]
+fn planted_renewal_of_the_first_name() {
+    let menu: Menu = &[&[1], &[0]];
+    let scope = Scope { prompt: &[0, 1], lease_ms: 4_000, wants: &[BOTH, Y], menu, ..scope() };
+    catches(Planted::RenewsTheFirst, &["G8"], 14, &scope);
+}
+
+/// The second of two names is left behind.
+#[test]
+fn planted_release_of_the_first_name() {
+    let scope = Scope { sessions: 1, prompt: &[0], may_release: true, wants: &[BOTH], ..scope() };
+    catches(Planted::ReleasesTheFirst, &["G6"], 8, &scope);
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Turn<'_> {
     /// another is told by message (R27).
     pub(super) fn promote(&mut self, name: &Name, asker: Option<&Token>) -> Promoted {
         let (mut passed, mut dropped, mut served, mut kept_for) = (0, 0, 0, None);
-        let mut to_asker = false;
+        let (mut to_asker, mut entered) = (false, Vec::new());
         let ahead = loop {
             if passed + dropped + served == DROPS_PER_COMMAND {
                 break match self.lock(name).queue.len() > passed {
@@ -119,14 +119,20 @@ impl Turn<'_> {
             if can_serve {
                 let is_askers = asker == Some(&ticket.token) && ticket.session == *self.at.caller;
                 to_asker |= is_askers;
+                if let Some(request) = &request {
+                    let others = request.wants().filter(|(it, _)| *it != name);
+                    let shared = others.filter(|(_, mode)| *mode != Mode::Exclusive);
+                    entered.extend(shared.map(|(name, _)| name.clone()));
+                }
                 self.hand(name, &ticket, request, is_askers);
                 if ticket.mode == Mode::Exclusive {
-                    return Promoted { to_asker, ahead: Ahead::Somebody };
+                    break Ahead::Somebody;
                 }
                 served += 1;
                 continue;
             }
-            if request.is_none() {
+            // Who has no room is passed by nobody, in whatever mode (R42).
+            if request.is_none() && self.at.rules.on(42) {
                 break Ahead::Somebody;
             }
             // Asked for once, and only where it matters.
@@ -138,6 +144,10 @@ impl Turn<'_> {
         };
         if served > 0 {
             self.tell_first(name);
+        }
+        // Where somebody has entered whom the name was kept for, those behind enter, too (R42).
+        for name in entered {
+            to_asker |= self.promote(&name, asker).to_asker;
         }
         Promoted { to_asker, ahead }
     }
@@ -221,6 +231,9 @@ impl Turn<'_> {
 
     /// The request whose names are kept for it: of those that live and are in time, the one that came first (R29).
     pub(super) fn kept_for(&mut self) -> Option<Request> {
+        if !self.at.rules.on(29) {
+            return None;
+        }
         for _ in 0..DROPS_PER_COMMAND {
             let oldest = self.locks.oldest_request()?;
             let in_time = |at_us: u64| at_us > self.at.now_us;
@@ -243,9 +256,9 @@ impl Turn<'_> {
         ahead.into_iter().any(|it| it.token == kept_for.token)
     }
 
-    /// Takes the tickets of a token and a session out of queues. True: they were a request's, for whose sake others may
-    /// have waited. (Those of the dead are dropped without a word about their waits, which count no more without the
-    /// ticket.)
+    /// Takes the tickets of a token and a session out of queues. True: others may have waited for their sake only, for
+    /// they were a request's, or stood before others where a lock is held together. (Those of the dead are dropped
+    /// without a word about their waits, which count no more without the ticket.)
     pub(super) fn leave_queues<'n>(
         &mut self,
         names: impl IntoIterator<Item = &'n Name>,
@@ -253,13 +266,15 @@ impl Turn<'_> {
         whose: impl Fn(&Ticket) -> bool,
     ) -> bool {
         let is_its = |it: &Ticket| it.token == *token && it.session == *session && whose(it);
-        let (mut count, mut had_several) = (0, false);
+        let (mut count, mut had_several, mut had_together) = (0, false, false);
         for name in names {
             count += 1;
+            let is_together = self.lock(name).together().is_some();
             for ticket in self.lock(name).queue.extract_if(.., |it| is_its(it)).collect::<Vec<_>>()
             {
                 // An owner waits with a request, not with each of its tickets.
                 had_several |= ticket.several;
+                had_together |= is_together;
                 if !ticket.several {
                     self.effects.waits.extend(wait_ends(name, token, &ticket.party));
                 }
@@ -273,10 +288,11 @@ impl Turn<'_> {
             self.effects.waits.extend(wait_ends(&request.names[0], token, &request.party));
             self.locks.forget_request(token);
         }
-        had_several
+        had_several || had_together
     }
 
-    /// Gives up waiting. Where a request for several names goes, others may have waited for it only.
+    /// Gives up waiting. Where a request for several names goes, or a writer for whom readers wait, others may have
+    /// waited for it only.
     pub(super) fn stand_down<'n>(
         &mut self,
         names: impl IntoIterator<Item = &'n Name>,

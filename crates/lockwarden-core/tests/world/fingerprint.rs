@@ -10,7 +10,12 @@ use super::{
     Conn, Down, EPOCH_US, SECOND_US, Up, World,
     session::{FIRST_HANDLE, Owner},
 };
-use lockwarden_core::{Reply, command::Reason, limits::W_MS, table::Table};
+use lockwarden_core::{
+    Reply,
+    command::Reason,
+    limits::W_MS,
+    table::{Record, Request, Table, Together},
+};
 use std::hash::{Hash, Hasher};
 
 /// Longer ago than any lease or belief of the model: it makes no difference how long.
@@ -45,8 +50,12 @@ pub fn fingerprint(world: &World) -> u64 {
         }
     }
     world.done.hash(&mut to);
-    for fence in world.fences.values() {
-        to.mix(fence.saturating_sub(world.server_us() - 1));
+    for (name, fence) in &world.fences {
+        let ahead = fence.saturating_sub(world.server_us() - 1);
+        if ahead > 0 {
+            name.hash(&mut to);
+            to.mix(ahead);
+        }
     }
     to.finish()
 }
@@ -67,13 +76,21 @@ fn table(table: &Table, world: &World, to: &mut Normal) {
             key.token.hash(to);
             to.mix(key.expires_us.map_or(u64::MAX, future));
         }
-        if let Some(record) = lock.record() {
-            (&record.session, &record.run, record.state, record.lease_ms).hash(to);
+        let record = |record: &Record, to: &mut Normal| {
+            (&record.session, &record.run, record.state, record.lease_ms, record.mode).hash(to);
             to.mix(fence(record.fence));
+        };
+        if let Some(it) = lock.record() {
+            record(it, to);
+        }
+        for (end_us, it) in lock.together().into_iter().flat_map(Together::by_end) {
+            it.token.hash(to);
+            to.mix(future(end_us));
+            record(it, to);
         }
         to.write_usize(lock.queue.len());
         for ticket in &lock.queue {
-            (&ticket.token, &ticket.session).hash(to);
+            (&ticket.token, &ticket.session, ticket.several, ticket.mode).hash(to);
             to.mix(ticket.deadline_us.map_or(u64::MAX, future));
         }
         to.mix(future(lock.queue_expires_us));
@@ -82,21 +99,30 @@ fn table(table: &Table, world: &World, to: &mut Normal) {
             to.mix(future(*until_us));
         }
     }
+    // Of the ages of requests only the order matters, and whether another may still be as old (then the tokens decide).
+    let mut requests: Vec<&Request> = table.requests.values().collect();
+    requests.sort_unstable_by_key(|it| (it.since_us, &it.token));
+    for it in requests {
+        (&it.token, &it.session, &it.names, &it.modes).hash(to);
+        to.write_u8(u8::from(it.since_us >= world.server_us()));
+        to.mix(it.deadline_us.map_or(u64::MAX, future));
+        to.mix(future(it.expires_us));
+    }
 }
 
 fn owner(owner: &Owner, to: &mut Normal) {
     match owner {
         Owner::Idle => to.write_u8(0),
-        Owner::Waiting { name, token, patience, recheck_us, sent } => {
-            (1_u8, name, token, patience, sent).hash(to);
+        Owner::Waiting { want, token, patience, recheck_us, sent } => {
+            (1_u8, want, token, patience, sent).hash(to);
             // Overdue is overdue.
             to.mix(recheck_us.map_or(u64::MAX, |at| at.saturating_sub(to.now_us)));
         }
-        Owner::Holding { name, token, handle, told, patience } => {
-            (2_u8, name, token, told, patience).hash(to);
+        Owner::Holding { want, token, handle, told, patience } => {
+            (2_u8, want, token, told, patience).hash(to);
             to.write_u64(*handle);
         }
-        Owner::Ending { name, token, cancel, .. } => (3_u8, name, token, cancel).hash(to),
+        Owner::Ending { want, token, cancel, .. } => (3_u8, want, token, cancel).hash(to),
     }
 }
 

@@ -13,15 +13,17 @@
 
 pub mod checks;
 pub mod fingerprint;
+pub mod order;
 pub mod search;
 pub mod session;
 
 use checks::{Planted, Violation};
 use lockwarden_core::{
     Command, Epoch, Message, Name, Reply, Rules, Run, SessionId, Token,
+    command::Mode,
     table::{Context, Meta, Table},
 };
-use session::{Call, Event, Owner, Patience, Session};
+use session::{Call, Event, Owner, Patience, Session, Want};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -30,6 +32,11 @@ use std::{
 /// Where time begins: a server's clock is far from 0 (and the fingerprint knows a time by its size).
 pub const EPOCH_US: u64 = 1_700_000_000_000_000;
 pub const SECOND_US: u64 = 1_000_000;
+
+/// See [`Scope::wants`].
+pub type Wanted = &'static [(usize, Mode)];
+/// See [`Scope::menu`].
+pub type Menu = &'static [&'static [usize]];
 
 /// What may happen, how often, and under which rules.
 #[derive(Clone, Debug)]
@@ -41,6 +48,10 @@ pub struct Scope {
     pub grace_ms: u64,
     /// Acquisitions per session.
     pub asks: u64,
+    /// What may be asked for: names by their numbers, all at once, and how each is to be held.
+    pub wants: &'static [Wanted],
+    /// Which of these each session asks for in the search; beyond its end: the first.
+    pub menu: Menu,
     /// All sessions ask with the same value, as a redelivered task does (R25).
     pub same_token: bool,
     /// No message arrives that may be lost (G5).
@@ -70,6 +81,8 @@ impl Scope {
             lease_ms: 4_000,
             grace_ms: 3_000,
             asks: 1,
+            wants: &[&[(0, Mode::Exclusive)], &[(1, Mode::Exclusive)]],
+            menu: &[],
             same_token: false,
             lossy: false,
             prompt: &[],
@@ -112,6 +125,7 @@ pub struct Faults {
 pub enum Action {
     /// So much time passes for everyone.
     Advance(u64),
+    /// Session, owner, how long it waits, and what it asks for: a number of [`Scope::wants`].
     Ask(usize, usize, Patience, usize),
     /// The owner releases or cancels.
     End(usize, usize),
@@ -180,8 +194,10 @@ pub struct World {
     /// Each session's clock: ahead by so many µs, fast by so many millionths.
     pub clocks: Vec<(u64, i64)>,
     pub names: Arc<[Name]>,
-    /// Tokens that a release or a cancel has ended: nothing of them may come back (G6).
-    pub done: BTreeSet<Token>,
+    /// [`Scope::wants`], with names.
+    pub wants: Arc<[Arc<Want>]>,
+    /// What a release or a cancel has ended, at which lock: nothing of it may come back (G6).
+    pub done: BTreeSet<(Name, Token)>,
     /// The highest fence granted, per name (G2).
     pub fences: BTreeMap<Name, u64>,
     /// What the owners heard in this action.
@@ -197,6 +213,17 @@ impl World {
             let id = format!("s{index}");
             Session::new(&id, scope.owners, scope.rules, scope.lease_ms, scope.grace_ms)
         };
+        let names = [Name::new("x").unwrap(), Name::new("y").unwrap()];
+        let want = |want: &Wanted| {
+            let mut all = want.iter().map(|(number, _)| names[*number].clone());
+            let modes = want.iter().map(|(_, mode)| *mode);
+            Arc::new(Want {
+                name: all.next().unwrap(),
+                also: all.collect(),
+                modes: modes.collect(),
+            })
+        };
+        let wants = scope.wants.iter().map(want).collect();
         let mut world = World {
             now_us: EPOCH_US,
             sessions: (0..scope.sessions).map(session).collect(),
@@ -218,7 +245,8 @@ impl World {
             faults: scope.faults,
             server_skew_us: 0,
             clocks: vec![(0, 0); scope.sessions],
-            names: [Name::new("x").unwrap(), Name::new("y").unwrap()].into(),
+            names: names.into(),
+            wants,
             done: BTreeSet::new(),
             fences: BTreeMap::new(),
             events: Vec::new(),
@@ -303,9 +331,9 @@ impl World {
                 self.now_us += us;
                 self.table.expire(self.server_us());
             }
-            Action::Ask(index, owner, patience, name) => {
+            Action::Ask(index, owner, patience, want) => {
                 let now_us = self.clock(index);
-                let name = self.names[name].clone();
+                let want = self.wants[want].clone();
                 let session = &mut self.sessions[index];
                 let token = if scope.same_token {
                     "task".to_owned()
@@ -313,7 +341,7 @@ impl World {
                     format!("t{index}.{}", session.asked)
                 };
                 let token = Token::new(token.as_bytes()).unwrap();
-                session.ask(now_us, owner, name, token, patience);
+                session.ask(now_us, owner, want, token, patience);
             }
             Action::End(index, owner) => {
                 let now_us = self.clock(index);
@@ -435,7 +463,7 @@ impl World {
     ) -> Result<(Option<Epoch>, Reply), Violation> {
         let now_us = self.server_us();
         self.table.expire(now_us);
-        let before = command.name().and_then(|name| self.table.locks.get(name)).cloned();
+        let before = command.name().map(|_| self.table.clone());
         let mut table = std::mem::take(&mut self.table);
         let (reply, messages) = {
             let conn = &self.conns[conn];
@@ -454,11 +482,15 @@ impl World {
                     + u64::from(may_hold && scope.planted != Some(Planted::SilentHolder)),
                 rules: scope.rules,
             };
-            table.apply(&at, command)
+            table.apply(&at, &Planted::instead(scope.planted, command))
         };
         self.table = table;
-        if let Some(name) = command.name() {
-            self.check_step(scope, name, &before.unwrap_or_default())?;
+        if scope.planted == Some(Planted::KeyEndsWithTheFirst) {
+            Planted::end_with_the_first(&mut self.table);
+        }
+        if let Some(before) = before {
+            let caller = self.conns[conn].session;
+            self.check_step(scope, caller, command, &reply, &before)?;
         }
         for (id, message) in messages {
             let message = Down::Message(message);
@@ -484,7 +516,8 @@ impl World {
                     && reply != Reply::Stale
                     && !scope.same_token
                 {
-                    self.done.insert(token.clone());
+                    let names = call.command.names();
+                    self.done.extend(names.map(|name| (name.clone(), token.clone())));
                 }
                 if self.conns[index].client_open {
                     self.conns[index].to_client.push_back(Down::Answer(call, epoch, reply));

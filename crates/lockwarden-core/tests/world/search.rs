@@ -250,8 +250,11 @@ pub fn explain(scope: &Scope, trace: &[Action]) -> String {
             let key = lock.key.as_ref().map(|key| {
                 (&key.token, key.expires_us.map(|at| at.saturating_sub(world.now_us) / 1_000))
             });
-            let queue: Vec<_> = lock.queue.iter().map(|ticket| ticket.token.to_string()).collect();
-            writeln!(text, "        {name}: {key:?} {queue:?}").unwrap();
+            let held = lock.holders().map(|it| format!("{} {} {}", it.token, it.mode, it.fence));
+            let held: Vec<_> = held.collect();
+            let queue = lock.queue.iter().map(|it| format!("{} {}", it.token, it.mode));
+            let queue: Vec<_> = queue.collect();
+            writeln!(text, "        {name}: {key:?} held by {held:?}, queue {queue:?}").unwrap();
         }
         for (index, session) in world.sessions.iter().enumerate() {
             let believed: Vec<_> = session.believed(world.clock(index)).collect();
@@ -324,7 +327,8 @@ fn encode(action: Action) -> u8 {
     use Action::*;
     let (kind, index) = match action {
         Advance(_) => (0, 0),
-        Ask(session, owner, ..) => (1, session * 2 + owner),
+        Ask(session, owner, _, 0) => (1, session * 2 + owner),
+        Ask(session, owner, _, want) => (13 + want, session * 2 + owner),
         End(session, owner) => (2, session * 2 + owner),
         Tick(at) => (3, at),
         Connect(at) => (4, at),
@@ -343,6 +347,7 @@ fn encode(action: Action) -> u8 {
         Repeat(at) => (13, at),
     };
     assert!(index < 8, "no more than eight connections at a time");
+    assert!(kind < 32, "no more than eighteen things to ask for");
     (kind * 8 + index) as u8
 }
 
@@ -367,6 +372,7 @@ fn decode(byte: u8) -> Action {
         (12, 2) => EmptyRestart,
         (12, 3) => Failover,
         (12, _) => Flush,
-        (_, _) => Repeat(at),
+        (13, _) => Repeat(at),
+        (kind, _) => Ask(at / 2, at % 2, Patience::Endless, usize::from(kind) - 13),
     }
 }

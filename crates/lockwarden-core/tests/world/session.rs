@@ -4,7 +4,7 @@
 
 use lockwarden_core::{
     Command, Epoch, Message, Name, Reply, Rules, SessionId, Token,
-    command::{Acquire, Reason, Refusal, Renew, Wait},
+    command::{Acquire, Mode, Reason, Refusal, Renew, Wait},
     keeper::{Acknowledged, Action, HandleId, Keeper, Keeping, Loss, State},
     limits::BEAT_MS,
     party::Party,
@@ -14,13 +14,33 @@ use std::sync::Arc;
 /// Handles are numbered from here on, so that a fingerprint knows them from other numbers.
 pub const FIRST_HANDLE: HandleId = 1 << 40;
 
-/// One owner: what it wants of one lock at present.
+/// What is asked for: one lock, or several at once (R29), and how each is to be held.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Want {
+    pub name: Name,
+    pub also: Arc<[Name]>,
+    /// As in [`Acquire::modes`].
+    pub modes: Arc<[Mode]>,
+}
+
+impl Want {
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        std::iter::once(&self.name).chain(&*self.also)
+    }
+
+    pub fn wants(&self) -> impl Iterator<Item = (&Name, Mode)> {
+        let mode = |number: usize| self.modes.get(number).copied().unwrap_or_default();
+        self.names().enumerate().map(move |(number, name)| (name, mode(number)))
+    }
+}
+
+/// One owner: what it wants at present.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     Idle,
     /// It asked, and was not told that it holds the lock.
     Waiting {
-        name: Name,
+        want: Arc<Want>,
         token: Token,
         patience: Patience,
         /// When to ask again (R17); none: an answer is under way.
@@ -30,7 +50,7 @@ pub enum Owner {
     },
     /// `told`: its caller may act; else it renews first (R22).
     Holding {
-        name: Name,
+        want: Arc<Want>,
         token: Token,
         handle: HandleId,
         told: bool,
@@ -38,7 +58,7 @@ pub enum Owner {
     },
     /// It gives the lock or the ticket back, and asks until it is answered (G6).
     Ending {
-        name: Name,
+        want: Arc<Want>,
         token: Token,
         cancel: bool,
         /// `check()` held at the first send; the end of the lease (R31).
@@ -120,27 +140,34 @@ impl Session {
     }
 
     /// An idle owner asks. The token is registered before anything is sent (R16).
-    pub fn ask(&mut self, now_us: u64, owner: usize, name: Name, token: Token, wait: Patience) {
+    pub fn ask(
+        &mut self,
+        now_us: u64,
+        owner: usize,
+        want: Arc<Want>,
+        token: Token,
+        patience: Patience,
+    ) {
         assert_eq!(self.owners[owner], Owner::Idle);
         self.asked += 1;
         self.owners[owner] =
-            Owner::Waiting { name, token, patience: wait, recheck_us: Some(now_us), sent: false };
+            Owner::Waiting { want, token, patience, recheck_us: Some(now_us), sent: false };
         self.tick(now_us);
     }
 
     /// The owner ends what it has: a release of a held lock, a cancel of a wait.
     pub fn end(&mut self, now_us: u64, owner: usize) {
-        let (name, token, cancel, sure_until_us) = match self.owners[owner].clone() {
-            Owner::Waiting { name, token, .. } => (name, token, true, 0),
-            Owner::Holding { name, token, handle, told, .. } => {
+        let (want, token, cancel, sure_until_us) = match self.owners[owner].clone() {
+            Owner::Waiting { want, token, .. } => (want, token, true, 0),
+            Owner::Holding { want, token, handle, told, .. } => {
                 let sure = self.keeper.check(handle, now_us);
                 let until = if sure { self.keeper.lease_end_us(handle) } else { 0 };
                 self.keeper.forget(handle);
-                (name, token, !told, until)
+                (want, token, !told, until)
             }
             Owner::Idle | Owner::Ending { .. } => return,
         };
-        self.owners[owner] = Owner::Ending { name, token, cancel, sure_until_us };
+        self.owners[owner] = Owner::Ending { want, token, cancel, sure_until_us };
         self.send_ending(now_us, owner);
     }
 
@@ -241,7 +268,7 @@ impl Session {
                 self.keeper.beat_heard(now_us, call.tag, epoch, *server_us, *subscribers);
             }
             (Command::Acquire(ask), Reply::Granted { lease_ms, .. }) => {
-                self.granted(now_us, &ask.name, &ask.token, said(*lease_ms));
+                self.granted(now_us, (&ask.name, &ask.also), &ask.token, said(*lease_ms));
             }
             (Command::Acquire(ask), Reply::Guarded { lease_ms, guard_ms }) => {
                 match self.owner_of(&ask.token) {
@@ -257,9 +284,15 @@ impl Session {
             }
             (Command::Acquire(ask), Reply::Refused(refusal)) => self.refused(now_us, ask, refusal),
             (Command::Acquire(ask), Reply::More) => self.again(now_us, &ask.token),
+            // It fails, and what the same acquire may have got by now is given back.
+            (Command::Acquire(ask), Reply::OtherMode { .. }) => {
+                if let Some(owner) = self.waits_with(&ask.token) {
+                    self.end(now_us, owner);
+                }
+            }
             (Command::Renew(renew), reply) if call.tag == 0 => match reply {
                 Reply::Renewed { lease_ms } => {
-                    self.granted(now_us, &renew.name, &renew.token, said(*lease_ms));
+                    self.granted(now_us, (&renew.name, &renew.also), &renew.token, said(*lease_ms));
                 }
                 _ => self.again(now_us, &renew.token),
             },
@@ -285,19 +318,20 @@ impl Session {
             Message::Grant { name, token, lease_ms, epoch, first, .. } => {
                 self.epoch.get_or_insert_with(|| epoch.clone());
                 match self.owner_of(token) {
-                    Some(Owner::Waiting { .. }) => {
+                    Some(Owner::Waiting { want, .. }) => {
+                        let want = want.clone();
                         let (handle, keeping) = (self.new_handle(), self.keeping());
                         if self.keeper.granted_by_message(now_us, handle, keeping, *lease_ms, epoch)
                         {
                             self.hold(token, handle);
                         } else {
                             // Renew before telling; the answer is the grant (R22).
-                            let renew = self.renewal(name, token, self.lease_ms);
+                            let renew = renewal(&want, token, self.lease_ms);
                             self.send(now_us, 0, renew);
                         }
                     }
                     Some(_) => {}
-                    None => self.disown(now_us, name, token),
+                    None => self.disown(now_us, (name, &Arc::default()), token),
                 }
                 if let Some(first) = first {
                     self.look_after(now_us, first, BEAT_MS);
@@ -309,7 +343,7 @@ impl Session {
             }
             Message::Asking { name, token } => {
                 if self.owner_of(token).is_none() {
-                    self.disown(now_us, name, token);
+                    self.disown(now_us, (name, &Arc::default()), token);
                 }
             }
             Message::Revoked { token, .. } => {
@@ -330,16 +364,22 @@ impl Session {
     }
 
     /// Which of its owners' handles pass the strict check now.
-    pub fn believed(&self, now_us: u64) -> impl Iterator<Item = (&Name, &Token)> {
+    pub fn believed(&self, now_us: u64) -> impl Iterator<Item = (&Want, &Token)> {
         self.owners.iter().filter_map(move |owner| match owner {
-            Owner::Holding { name, token, handle, .. } if self.keeper.check(*handle, now_us) => {
-                Some((name, token))
+            Owner::Holding { want, token, handle, .. } if self.keeper.check(*handle, now_us) => {
+                Some((&**want, token))
             }
             _ => None,
         })
     }
 
-    fn granted(&mut self, now_us: u64, name: &Name, token: &Token, said: Acknowledged) {
+    fn granted(
+        &mut self,
+        now_us: u64,
+        names: (&Name, &Arc<[Name]>),
+        token: &Token,
+        said: Acknowledged,
+    ) {
         match self.owner_of(token) {
             Some(Owner::Waiting { .. }) => {
                 let (handle, keeping) = (self.new_handle(), self.keeping());
@@ -353,7 +393,7 @@ impl Session {
             }
             // Its release or cancel is behind it on the same link.
             Some(_) => {}
-            None => self.disown(now_us, name, token),
+            None => self.disown(now_us, names, token),
         }
     }
 
@@ -383,7 +423,7 @@ impl Session {
         let held =
             |owner: &Owner| matches!(owner, Owner::Holding { handle: it, .. } if *it == handle);
         let Some(index) = self.owners.iter().position(held) else { return };
-        let Owner::Holding { name, token, told, patience, .. } = self.owners[index].clone() else {
+        let Owner::Holding { want, token, told, patience, .. } = self.owners[index].clone() else {
             return;
         };
         if told {
@@ -396,9 +436,9 @@ impl Session {
         // It may still be ours at the store: then nobody should wait for its end. Who was not told
         // yet goes on waiting.
         self.owners[index] = if told {
-            Owner::Ending { name, token, cancel: false, sure_until_us: 0 }
+            Owner::Ending { want, token, cancel: false, sure_until_us: 0 }
         } else {
-            Owner::Waiting { name, token, patience, recheck_us: Some(now_us), sent: true }
+            Owner::Waiting { want, token, patience, recheck_us: Some(now_us), sent: true }
         };
         self.send_ending(now_us, index);
     }
@@ -433,14 +473,11 @@ impl Session {
     }
 
     /// R16: a token that nobody here holds or waits for is given back at once.
-    fn disown(&mut self, now_us: u64, name: &Name, token: &Token) {
+    /// (A message is about one name, whatever else the token may hold.)
+    fn disown(&mut self, now_us: u64, (name, also): (&Name, &Arc<[Name]>), token: &Token) {
         if self.rules.on(16) {
-            let (name, token) = (name.clone(), token.clone());
-            self.send(
-                now_us,
-                0,
-                Command::Release { name, also: Default::default(), token, lost: false },
-            );
+            let (name, also, token) = (name.clone(), also.clone(), token.clone());
+            self.send(now_us, 0, Command::Release { name, also, token, lost: false });
         }
     }
 
@@ -459,7 +496,7 @@ impl Session {
 
     fn send_acquire(&mut self, now_us: u64, owner: usize) {
         let (lease_ms, grace_ms, party) = (self.lease_ms, self.grace_ms, self.party.clone());
-        let Owner::Waiting { name, token, patience, recheck_us, .. } = &mut self.owners[owner]
+        let Owner::Waiting { want, token, patience, recheck_us, .. } = &mut self.owners[owner]
         else {
             return;
         };
@@ -476,9 +513,9 @@ impl Session {
         let command = Command::Acquire(Acquire {
             at_least_ms: 0,
             delay_ms: 0,
-            modes: Default::default(),
-            also: Default::default(),
-            name: name.clone(),
+            name: want.name.clone(),
+            also: want.also.clone(),
+            modes: want.modes.clone(),
             token: token.clone(),
             proof: "".into(),
             wait,
@@ -495,23 +532,23 @@ impl Session {
 
     fn send_renewal(&mut self, now_us: u64, renewed: HandleId, lease_ms: u64) {
         let held = self.owners.iter().find_map(|owner| match owner {
-            Owner::Holding { name, token, handle, .. } if *handle == renewed => {
-                Some((name.clone(), token.clone()))
+            Owner::Holding { want, token, handle, .. } if *handle == renewed => {
+                Some(renewal(want, token, lease_ms))
             }
             _ => None,
         });
-        if let Some((name, token)) = held {
-            let renew = self.renewal(&name, &token, lease_ms);
+        if let Some(renew) = held {
             self.send(now_us, renewed, renew);
         }
     }
 
     fn send_ending(&mut self, now_us: u64, owner: usize) {
-        let Owner::Ending { name, token, cancel, .. } = self.owners[owner].clone() else { return };
+        let Owner::Ending { want, token, cancel, .. } = self.owners[owner].clone() else { return };
+        let (name, also) = (want.name.clone(), want.also.clone());
         let command = if cancel {
-            Command::Cancel { also: Default::default(), name, token, proof: "".into() }
+            Command::Cancel { name, also, token, proof: "".into() }
         } else {
-            Command::Release { name, also: Default::default(), token, lost: false }
+            Command::Release { name, also, token, lost: false }
         };
         self.send(now_us, 0, command);
     }
@@ -536,13 +573,10 @@ impl Session {
         })
     }
 
-    fn renewal(&self, name: &Name, token: &Token, lease_ms: u64) -> Command {
-        Command::Renew(Renew {
-            also: Default::default(),
-            name: name.clone(),
-            token: token.clone(),
-            lease_ms,
-        })
+    fn waits_with(&self, wanted: &Token) -> Option<usize> {
+        let waits =
+            |owner: &Owner| matches!(owner, Owner::Waiting { token, .. } if token == wanted);
+        self.owners.iter().position(waits)
     }
 
     fn new_handle(&mut self) -> HandleId {
@@ -552,13 +586,19 @@ impl Session {
 
     fn hold(&mut self, token: &Token, handle: HandleId) {
         if let Some(owner) = self.owner_of(token)
-            && let Owner::Waiting { name, token, patience, .. } = owner.clone()
+            && let Owner::Waiting { want, token, patience, .. } = owner.clone()
         {
-            *owner = Owner::Holding { name, token, handle, told: false, patience };
+            *owner = Owner::Holding { want, token, handle, told: false, patience };
         }
     }
 
     pub fn keeping(&self) -> Keeping {
         Keeping { lease_ms: self.lease_ms, grace_ms: self.grace_ms, renew: true, most_ms: None }
     }
+}
+
+/// All of what was asked for is renewed, or none (R29).
+fn renewal(want: &Want, token: &Token, lease_ms: u64) -> Command {
+    let (name, also, token) = (want.name.clone(), want.also.clone(), token.clone());
+    Command::Renew(Renew { name, also, token, lease_ms })
 }

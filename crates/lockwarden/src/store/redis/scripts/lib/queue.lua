@@ -75,6 +75,7 @@ end
 local function serve(token, begin)
   local drops, dropped, served = {}, 0, 0
   local to_asker, passed, first, ahead = false, nil, nil, nil
+  local entered, here = {}, key
   local function write()
     if begin then
       begin()
@@ -129,12 +130,18 @@ local function serve(token, begin)
         local is_askers = its_token == token and it.session == session
         to_asker = to_asker or is_askers
         local behind = passed or (texts[at + 1] and ticket_of(tokens[at + 1], texts[at + 1]))
+        for n = 1, request and #request.keys or 0 do
+          if request.keys[n] ~= here and request.modes[n].of ~= 0 then
+            entered[#entered + 1] = request.keys[n]
+          end
+        end
         hand(it, request, behind, is_askers)
+        first = nil
         if it.of == 0 then
-          return to_asker, 'somebody'
+          ahead = 'somebody'
+          break
         end
         served = served + 1
-        first = nil
       elseif not request then
         ahead = 'somebody'
         break
@@ -152,6 +159,14 @@ local function serve(token, begin)
   if served > 0 and (passed or first) then
     tell_who_is_first(passed or first)
   end
+  -- Where somebody has entered whom the name was kept for, those behind enter, too (R42). After writes nothing may fail
+  -- (R12): whoever is first looks again (G5).
+  for n = 1, #entered do
+    key = entered[n]
+    local ok, also_to_asker = pcall(serve, token)
+    to_asker = to_asker or (ok and also_to_asker)
+  end
+  key = here
   return to_asker, ahead, passed ~= nil
 end
 
@@ -195,15 +210,16 @@ local function free(keys, token, before)
   key = here
 end
 
--- Takes the tickets of a token out of the queues of these keys. True: they were a request's, for whose sake others may
--- have waited.
+-- Takes the tickets of a token out of the queues of these keys. True: others may have waited for their sake only, for
+-- they were a request's, or stood before others where a lock is held together.
 local function leave_queues(keys, token, is_own)
   local here = key
-  local one_of_several = false
+  local one_of_several, one_together = false, false
   for n = 1, #keys do
     key = keys[n]
     local old = ticket(token)
     if old and is_own(old) then
+      one_together = one_together or is_together()
       drop({ token })
       if old.several then
         one_of_several = true
@@ -221,10 +237,11 @@ local function leave_queues(keys, token, is_own)
     forget_request(token)
   end
   key = here
-  return one_of_several
+  return one_of_several or one_together
 end
 
--- Gives up waiting. Where a request for several names goes, others may have waited for it only.
+-- Gives up waiting. Where a request for several names goes, or a writer for whom readers wait, others may have waited
+-- for it only.
 local function stand_down(keys, token, is_own)
   if leave_queues(keys, token, is_own) and guard_ms == 0 then
     local here = key
