@@ -7,8 +7,13 @@ end
 
 -- Where this owner and its parts wait, in order.
 local function places_of(owner)
-  local texts = look('HKEYS', waits_key(owner))
+  local name = waits_key(owner)
+  if known_places[name] then
+    return known_places[name]
+  end
+  local texts = look('HKEYS', name)
   local places = {}
+  known_places[name] = places
   for n = 1, texts.err and 0 or #texts do
     local ok, schema, its_key, tail, token = pcall(unpack_packed, texts[n])
     if ok and schema == 1 --[[SCHEMA]] then
@@ -25,13 +30,29 @@ local function came_before(one, other)
   return one.since < other.since or (one.since == other.since and one.token < other.token)
 end
 
+-- The ticket that stands in the queue of `key` with this token, with its owner; or false. An error if that cannot be read.
+local function waiting_ticket(token)
+  local known = known_waiting[key]
+  if not known then
+    known = {}
+    known_waiting[key] = known
+  end
+  if known[token] == nil then
+    local it = ticket(token)
+    if it then
+      it.owner = owner_of(it.party)
+    end
+    known[token] = it and call('ZRANK', companion('queue'), token) and it or false
+  end
+  return known[token]
+end
+
 -- The ticket by which this owner, or a part of it, waits at `key`, as the place says; false or nil: it does not. An error
 -- if that cannot be read.
 local function waits_there(place, owner, own)
-  local it = ticket(place.token)
+  local it = waiting_ticket(place.token)
   -- Of those who wait already, only the youngest is refused.
-  return it and is_part_of(owner_of(it.party), owner) and lives(it)
-    and call('ZRANK', companion('queue'), place.token) and not (own and came_before(own, it)) and it
+  return it and is_part_of(it.owner, owner) and lives(it) and not (own and came_before(own, it)) and it
 end
 
 -- walk: asker, token, own (the asker's ticket, if it waits already), kept (the request that locks are kept for; nil,

@@ -306,6 +306,7 @@ local function enqueue(new)
   end
   return index, function()
     waits[key] = true
+    known_waiting[key] = nil
     if score then
       call('ZADD', queue, score, new.token)
     end

@@ -61,6 +61,10 @@ end
 -- What stands in the place of our hashes is passed over; but a self-test names what a user may not do (R10).
 local look = run == '' and call or try
 
+-- What the searches of this call have found out: the places of an owner, by their hash; and who waits at a key, by token.
+-- Many searches of one call go the same ways. Forgotten by whatever changes it.
+local known_places, known_waiting = {}, {}
+
 -- The hashes of the owner and of every one that it is a part of, and the field.
 local function waits_of(party, token)
   local owner, names, from = owner_of(party), {}, 1
@@ -76,6 +80,7 @@ end
 local function wait_begins(party, token)
   local names, place = waits_of(party, token)
   for n = 1, #names do
+    known_places[names[n]] = nil
     local count = look('HLEN', names[n])
     if type(count) == 'number' then
       -- Places of the dead are not removed one by one: those who live come back at their next recheck.
@@ -92,12 +97,14 @@ end
 local function wait_ends(it)
   local names, place = waits_of(it.party, it.token)
   for n = 1, #names do
+    known_places[names[n]] = nil
     try('HDEL', names[n], place)
   end
 end
 
 local function drop(tokens)
   if #tokens > 0 then
+    known_waiting[key] = nil
     call('ZREM', companion('queue'), unpack(tokens))
     call('HDEL', companion('tickets'), unpack(tokens))
   end
