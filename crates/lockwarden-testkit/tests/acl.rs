@@ -61,6 +61,25 @@ async fn life(server: &Server, protocol: &str) -> Result<(), Error> {
     let again = a.lock("job:x").wait_for(MS(6_000)).acquire().await?;
     a.revoke("job:x", again.token(), false).await?;
     until("free", || async { names(&a).await.is_empty() }).await;
+    // In every mode, several at once, from hand to hand.
+    let reader = |warden: &Warden| warden.lock("job:x").shared().wait_for(MS(4_000));
+    let ended = reader(&a).lease(MS(150)).without_renewal().acquire().await?;
+    let mut reads = reader(&b).hold_at_least(MS(1)).lock_delay(MS(1)).acquire().await?;
+    ended.lost().await;
+    reads.try_upgrade().await?;
+    reads.downgrade().await?;
+    let given = reads.hand_over(MS(10_000)).await?;
+    let adopted = a.adopt(&given).acquire().await?;
+    adopted.release().await?;
+    let permits = a.lock("job:p").permits(1, 2).acquire().await?;
+    let several = b.lock_all(["job:x", "job:y"]).acquire().await?;
+    let waits = a.lock_all(["job:y", "job:z"]).owner("task").wait_for(MS(4_000));
+    let waits = tokio::spawn(async move { waits.acquire().await });
+    until("queued", || async { waiters(&a, "job:z").await == 1 }).await;
+    several.release().await?;
+    waits.await.unwrap()?.release().await?;
+    permits.release().await?;
+    until("free", || async { names(&a).await.is_empty() }).await;
     a.close().await;
     b.close().await;
     Ok(())

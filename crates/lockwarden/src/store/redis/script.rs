@@ -92,7 +92,10 @@ pub(super) const SEVERAL: u8 = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::answer::{Absent, Code, Holder, State};
+    use crate::store::redis::{
+        answer::{Absent, Code, Holder, State},
+        trouble::MINIMAL_ACL,
+    };
     use lockwarden_core::limits;
     use std::collections::HashMap;
 
@@ -181,6 +184,28 @@ mod tests {
             let count: usize = lines.lines().map(locals).sum();
             assert!((40..180).contains(&count), "{what}: {count}");
         }
+    }
+
+    /// C30: what a script calls, a user with the documented rights may call.
+    #[test]
+    fn the_documented_rights_are_enough_for_every_command() {
+        let mut count = 0;
+        for function in ["call('", "try('", "look('"] {
+            for (at, _) in SOURCE.match_indices(function) {
+                let (command, rest) =
+                    SOURCE[at + function.len()..].split_once('\'').expect("a command's name");
+                let right = match command {
+                    "PUBSUB" => {
+                        assert!(rest.starts_with(", 'NUMSUB'"));
+                        "+pubsub|numsub".to_owned()
+                    }
+                    command => format!("+{}", command.to_lowercase()),
+                };
+                assert!(MINIMAL_ACL.split_whitespace().any(|it| it == right), "{right}");
+                count += 1;
+            }
+        }
+        assert!(count > 90, "{count}");
     }
 
     #[test]

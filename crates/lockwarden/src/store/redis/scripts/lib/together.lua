@@ -56,16 +56,20 @@ end
 -- Forgets those whose leases are over, many at a time: those of a process that has died end together. Nobody may be left.
 forget_over = function()
   local is_changed = false
+  -- Nearly always nobody's is over.
+  local upto = 0
   while true do
-    local first = call('ZRANGE', companion('holders'), 0, 0, 'WITHSCORES')
-    if not first[1] then
-      is_changed = true
+    local first = call('ZRANGE', companion('holders'), 0, upto, 'WITHSCORES')
+    local over = {}
+    for n = 1, #first, 2 do
+      if tonumber(first[n + 1]) <= now then
+        over[#over + 1] = first[n]
+      end
+    end
+    is_changed = is_changed or not first[1] or #over > 0
+    if #over == 0 then
       break
     end
-    if tonumber(first[2]) > now then
-      break
-    end
-    local over = call('ZRANGEBYSCORE', companion('holders'), '-inf', format('%.0f', now), 'LIMIT', 0, 1000)
     local freed = 0
     for _, text in ipairs(call('HMGET', companion('shares'), unpack(over))) do
       local it = text and record_of(text)
@@ -76,7 +80,7 @@ forget_over = function()
     if freed > 0 then
       call('HSET', companion('shares'), '', used() - freed)
     end
-    is_changed = true
+    upto = 999
   end
   if is_changed then
     settle()
