@@ -300,7 +300,7 @@ impl Turn<'_> {
                 if !at.rules.on(26) {
                     continue;
                 }
-                let promoted = self.promote(name, Some(&ask.token));
+                let promoted = self.promote(name, Some(ask));
                 if promoted.to_asker {
                     return self.granted(ask);
                 }

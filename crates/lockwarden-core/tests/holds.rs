@@ -449,3 +449,38 @@ fn the_guard_holds() {
     store.after_ms(2_000);
     store.acquire("b", ask("new", Wait::Adopt));
 }
+
+/// Whoever asks for one lock is not taken for whoever waits for another by the same value: that one is told by message.
+#[test]
+fn a_value_that_comes_twice_is_two_acquisitions() {
+    let mut store = Store::new();
+    let y = || Name::new("y").unwrap();
+    let at_y = |text, wait, mode| of(mode, Acquire { name: y(), ..ask(text, wait) });
+    store.acquire("a", ask("1", Wait::No));
+    store.acquire("b", at_y("2", Wait::No, Mode::Exclusive));
+    // A request for x, and for y to read; behind it at y a reader, by a value that asks for x, too.
+    let request = Acquire {
+        also: [y()].into(),
+        modes: [Mode::Exclusive, Mode::Shared].into(),
+        ..ask("3", Wait::Forever)
+    };
+    assert!(store.is_refused("a", request));
+    assert!(store.is_refused("c", at_y("4", Wait::Forever, Mode::Shared)));
+    let release_y = |text| {
+        let (name, also, token) = (y(), Default::default(), token(text));
+        Command::Release { name, also, token, lost: false }
+    };
+    assert_eq!(store.reply("b", &release_y("2")), Reply::Released);
+    // x is free, and whoever asks for it serves those before it first.
+    store.table.locks.get_mut(&name()).unwrap().key = None;
+    let (reply, messages) = store.run("c", &Command::Acquire(ask("4", Wait::No)));
+    assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
+    let granted: Vec<String> = messages
+        .iter()
+        .filter_map(|(_, message)| match message {
+            Message::Grant { name, token, .. } => Some(format!("{name} {token}")),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(granted, ["x 3", "y 4"]);
+}

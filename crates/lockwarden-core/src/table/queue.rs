@@ -89,7 +89,7 @@ impl Turn<'_> {
     /// Grants a lock that has room to those who wait for it, as long as there is room, in order: to each ticket that
     /// is alive, in time and can be served (R26). A ticket of `asker` gets the whole lease, for its reply says so;
     /// another is told by message (R27).
-    pub(super) fn promote(&mut self, name: &Name, asker: Option<&Token>) -> Promoted {
+    pub(super) fn promote(&mut self, name: &Name, asker: Option<&Acquire>) -> Promoted {
         let (mut passed, mut dropped, mut served, mut kept_for) = (0, 0, 0, None);
         let (mut to_asker, mut entered) = (false, Vec::new());
         let ahead = loop {
@@ -117,7 +117,10 @@ impl Turn<'_> {
                 None => self.lock(name).has_room(ticket.mode) == Ok(true),
             };
             if can_serve {
-                let is_askers = asker == Some(&ticket.token) && ticket.session == *self.at.caller;
+                // (A caller's value may be that of another acquisition, of another name.)
+                let is_its =
+                    |ask: &Acquire| ask.token == ticket.token && ask.names().any(|its| its == name);
+                let is_askers = asker.is_some_and(is_its) && ticket.session == *self.at.caller;
                 to_asker |= is_askers;
                 if let Some(request) = &request {
                     let others = request.wants().filter(|(it, _)| *it != name);

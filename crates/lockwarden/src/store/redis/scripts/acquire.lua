@@ -227,7 +227,7 @@ local function acquire(keys, token, term)
       is_open = false
     else
       -- First those who came before (R26).
-      local to_asker, ahead, has_passed = serve(token)
+      local to_asker, ahead, has_passed = serve(token, nil, keys)
       if to_asker then
         key = keys[1]
         local mine_now = held_by(token)

@@ -68,11 +68,20 @@ local function hand(it, request, first, to_asker)
   key = here
 end
 
+local function is_among(one, keys)
+  for n = 1, #keys do
+    if keys[n] == one then
+      return true
+    end
+  end
+  return false
+end
+
 -- Grants a lock to those who wait for it, as long as there is room, in order: to each ticket that is alive, in time and
 -- can be served (R26). `begin`: what makes it free, before the first write (R12); nil: it is free, or has room. Gives
--- whether a ticket of this token was served; who is still ahead of a newcomer: nil; 'somebody'; or 'more', where the
+-- whether a ticket of this token was served, by which these keys are asked for; who is still ahead of a newcomer: nil; 'somebody'; or 'more', where the
 -- bound on dropped tickets was met; and whether anybody was passed.
-local function serve(token, begin)
+local function serve(token, begin, asked)
   local drops, dropped, served = {}, 0, 0
   local to_asker, passed, first, ahead = false, nil, nil, nil
   local entered, here = {}, key
@@ -127,7 +136,7 @@ local function serve(token, begin)
           drops[#drops + 1] = its_token
         end
         write()
-        local is_askers = its_token == token and it.session == session
+        local is_askers = its_token == token and it.session == session and is_among(here, asked)
         to_asker = to_asker or is_askers
         local behind = passed or (texts[at + 1] and ticket_of(tokens[at + 1], texts[at + 1]))
         for n = 1, request and #request.keys or 0 do
@@ -163,7 +172,7 @@ local function serve(token, begin)
   -- (R12): whoever is first looks again (G5).
   for n = 1, #entered do
     key = entered[n]
-    local ok, also_to_asker = pcall(serve, token)
+    local ok, also_to_asker = pcall(serve, token, nil, asked)
     to_asker = to_asker or (ok and also_to_asker)
   end
   key = here
