@@ -242,15 +242,17 @@ fn revoke(world: &mut World, scope: &Scope, who: usize) -> Result<(), Violation>
     Ok(())
 }
 
-/// The histories are no decoration: each of these rules, taken away, is missed by them.
+/// The histories are no decoration: each of these rules, taken away, is missed by them. (With locks that are held alone:
+/// where most can be held together, an order that is broken is rare.)
 #[test]
 fn histories_miss_a_missing_rule() {
+    const ALONE: &[Wanted] = &[&[(0, Mode::Exclusive)], &[(1, Mode::Exclusive)]];
     for rule in [4, 5, 6, 20, 21, 26] {
         let quick = ProptestConfig { cases: 20_000, max_shrink_iters: 0, ..config(1) };
         let found = TestRunner::new(quick).run(
             &(scope(), prop::collection::vec(step(), 20..160)),
             |(scope, steps)| {
-                let scope = Scope { rules: Rules::ALL.without(rule), ..scope };
+                let scope = Scope { rules: Rules::ALL.without(rule), wants: ALONE, ..scope };
                 let clocks = vec![(0, 0); scope.sessions];
                 prop_assert!(play(&scope, clocks, &steps).is_ok());
                 Ok(())
