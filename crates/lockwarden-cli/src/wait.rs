@@ -1,7 +1,7 @@
 //! `lockwarden wait`: until nobody holds a lock.
 
 use crate::{args::WaitArgs, failure::Failure, output, settings, wire::WaitedJson};
-use lockwarden::{LockView, Warden, process::Watcher};
+use lockwarden::{HoldState, LockView, Warden, process::Watcher};
 use std::{
     ffi::OsStr,
     time::{Duration, Instant},
@@ -31,7 +31,11 @@ pub(crate) async fn wait(store: Option<&OsStr>, args: WaitArgs) -> Result<(), Fa
         let holder = view.holder.as_ref();
         let ttl = holder.and_then(|it| it.ttl_ms).map_or(RECHECK, Duration::from_millis);
         let pause = (ttl + MARGIN).min(RECHECK).min(left);
-        let record = holder.and_then(|it| it.record.as_ref());
+        // A minimum or a delay keeps it beyond its holder's death, and what cools or was handed over is nobody's.
+        let ends_with_its_holder = |it: &&lockwarden::RecordView| {
+            it.state == HoldState::Held && it.delay_ms == 0 && it.least_left_ms == 0
+        };
+        let record = holder.and_then(|it| it.record.as_ref()).filter(ends_with_its_holder);
         let watch = record.and_then(|it| watcher.watch(&it.party.processes));
         let ended = async {
             match &watch {

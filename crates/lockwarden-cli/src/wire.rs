@@ -65,6 +65,8 @@ pub(crate) struct HolderJson {
     pub(crate) state: Option<&'static str>,
     /// For how many ms before its end the lock is granted to nobody, if its holder is lost by a crash.
     pub(crate) delay_ms: Option<u64>,
+    /// How many ms of its minimum are left.
+    pub(crate) least_left_ms: Option<u64>,
     /// `exclusive`, `shared` or `permits N/M`.
     pub(crate) mode: Option<String>,
     pub(crate) session: Option<String>,
@@ -286,8 +288,12 @@ impl HolderJson {
             grace_ms: record.map(|it| it.grace_ms),
             alive,
             revoked: record.map(|it| it.state == HoldState::Revoked),
-            state: record.map(|it| state(it.state)),
+            state: record.map(|it| match it.state {
+                HoldState::Held if holder.is_delayed() => "cooling",
+                its => state(its),
+            }),
             delay_ms: record.map(|it| it.delay_ms),
+            least_left_ms: record.map(|it| it.least_left_ms),
             mode: record.map(|it| mode(it.mode)),
             session: record.map(|it| it.session.to_string()),
             site: record.and_then(|it| site(&it.party)),

@@ -65,6 +65,7 @@ fn show_tells_the_holder_and_the_queue() {
             "revoked",
             "state",
             "delay_ms",
+            "least_left_ms",
             "mode",
             "session",
             "site",

@@ -67,6 +67,9 @@ pub enum Command {
         token: Token,
         /// How it is held from now on.
         to: Mode,
+        /// Its token from now on, where it is held alone: an old snapshot in which it is shared must not be taken for it
+        /// (G1). Otherwise the same.
+        new_token: Token,
         /// As in [`Acquire::floor`].
         floor: u64,
     },
@@ -457,6 +460,8 @@ pub struct RecordView {
     pub state: HoldState,
     /// For how long before its end the lock is granted to nobody, because its holder has crashed, in ms (R43).
     pub delay_ms: u64,
+    /// How much is left of its minimum, in ms (R33).
+    pub least_left_ms: u64,
     /// How it holds the lock.
     pub mode: Mode,
     /// Who it is.

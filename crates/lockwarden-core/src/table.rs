@@ -241,7 +241,9 @@ pub fn step(
             turn.revoke(name, token, session.as_ref(), *delayed)
         }
         Command::Recall { name, token, by } => turn.recall(name, token, by),
-        Command::Convert { name, token, to, floor } => turn.convert(name, token, *to, *floor),
+        Command::Convert { name, token, to, new_token, floor } => {
+            turn.convert(name, (token, new_token), *to, *floor)
+        }
         Command::HandOver { token, to, lease_ms, .. } => {
             turn.hand_over(command, token, to, *lease_ms)
         }
@@ -264,9 +266,7 @@ impl Turn<'_> {
         if at.rules.on(11) && !self.alive(at.caller) {
             return Reply::Unsubscribed;
         }
-        // Where the clock was set back, the fences that were given are the measure.
-        let measure = at.now_us.max(self.meta.fence);
-        if ask.floor > measure.saturating_add(MAX_FLOOR_AHEAD_US) {
+        if self.is_ahead(ask.floor) {
             return Reply::FloorAhead { now_us: at.now_us };
         }
         let own: Vec<&Name> = ask.names().filter(|name| self.is_own(name, ask)).collect();
@@ -498,7 +498,12 @@ impl Turn<'_> {
         // By session and proof as well: in the drop-ins the same value may be another's by now.
         let caller = self.at.caller;
         self.stand_down(command.names(), token, |ticket| &*ticket.proof == proof);
-        let is_granted = |record: &Record| record.session == *caller && &*record.proof == proof;
+        // What waits to be adopted was not granted to whoever gives up adopting it.
+        let is_granted = |record: &Record| {
+            record.session == *caller
+                && &*record.proof == proof
+                && record.state != HoldState::HandedOver
+        };
         let mut granted: Vec<&Name> = command.names().collect();
         granted.retain(|name| self.lock(name).held_by(token).is_some_and(is_granted));
         self.free(&granted, token);
@@ -565,13 +570,29 @@ impl Turn<'_> {
         Reply::Recalled
     }
 
-    fn convert(&mut self, name: &Name, token: &Token, to: Mode, floor: u64) -> Reply {
+    fn convert(
+        &mut self,
+        name: &Name,
+        (token, new_token): (&Token, &Token),
+        to: Mode,
+        floor: u64,
+    ) -> Reply {
         let at = self.at;
         if at.rules.on(11) && !self.alive(at.caller) {
             return Reply::Unsubscribed;
         }
+        if self.is_ahead(floor) {
+            return Reply::FloorAhead { now_us: at.now_us };
+        }
         let guard_ms = self.guard_ms();
         let lock = self.lock(name);
+        // What was asked for again (G6).
+        let done = lock.held_by(new_token).filter(|it| it.mode == to && over(it).is_none());
+        if let Some(record) = done.filter(|_| to != Mode::Exclusive || new_token != token)
+            && lock.is_owned(new_token, at)
+        {
+            return Reply::Converted { fence: record.fence };
+        }
         let Some(record) = lock.held_by(token).filter(|_| lock.is_owned(token, at)) else {
             return Reply::NotHeld(lock.absence());
         };
@@ -580,8 +601,6 @@ impl Turn<'_> {
         }
         let mut fence = record.fence;
         match (record.mode, to) {
-            // What was asked for again (G6).
-            (mode, to) if mode == to => {}
             (Mode::Exclusive, Mode::Shared) => {
                 // Its end with its lease: what a foreign client did to the key ends here (R15).
                 lock.change_holder(token, |record, end_us| {
@@ -593,7 +612,8 @@ impl Turn<'_> {
                     self.promote(name, None);
                 }
             }
-            (Mode::Shared, Mode::Exclusive) => {
+            // Also where an old snapshot says that it is held alone already: others have read since (G2).
+            (Mode::Shared | Mode::Exclusive, Mode::Exclusive) => {
                 if guard_ms > 0 {
                     return Reply::Guarded { lease_ms: 0, guard_ms };
                 }
@@ -604,8 +624,9 @@ impl Turn<'_> {
                 }
                 // What other readers were given meanwhile is smaller (G2).
                 fence = self.next_fence(floor);
-                self.lock(name).change_holder(token, |record, _| {
-                    (record.mode, record.fence) = (to, fence);
+                self.lock(name).change_holder(token, |record, end_us| {
+                    (record.mode, record.fence, record.token) = (to, fence, new_token.clone());
+                    *end_us = (*end_us).min(record.end_us(at.now_us, record.lease_ms));
                 });
             }
             (in_use, _) => return Reply::OtherMode { at: 0, in_use },
@@ -633,7 +654,8 @@ impl Turn<'_> {
         for name in mine {
             self.lock(name).change_holder(token, |record, end_us| {
                 (record.token, record.state) = (to.clone(), HoldState::HandedOver);
-                record.lease_ms = lease_ms;
+                // Since when and for how long it may be adopted.
+                (record.since_us, record.lease_ms) = (at.now_us, lease_ms);
                 *end_us = record.end_us(at.now_us, lease_ms);
             });
         }
@@ -647,10 +669,15 @@ impl Turn<'_> {
             return self.refuse(ask);
         }
         let mut adopted = Vec::new();
+        let now_us = self.at.now_us;
+        // Not in the rest of a minimum or a delay that is longer.
+        let in_time = |it: &&Record| it.since_us + it.lease_ms * US_PER_MS > now_us;
         for name in ask.names() {
             let lock = self.lock(name);
             let record = lock.held_by(&ask.token).filter(|it| it.state == HoldState::HandedOver);
-            let Some(record) = record else { return Reply::NotHeld(lock.absence()) };
+            let Some(record) = record.filter(in_time) else {
+                return Reply::NotHeld(lock.absence());
+            };
             adopted.push((name, record.clone()));
         }
         for (name, _) in &adopted {
@@ -716,6 +743,11 @@ impl Turn<'_> {
             self.lock(name).hold(Record { mode, ..record.clone() }, end_us);
         }
         fence
+    }
+
+    /// Is this floor absurd (R34)? Where the clock was set back, the fences that were given are the measure.
+    fn is_ahead(&self, floor: u64) -> bool {
+        floor > self.at.now_us.max(self.meta.fence).saturating_add(MAX_FLOOR_AHEAD_US)
     }
 
     /// The fence of a new grant.

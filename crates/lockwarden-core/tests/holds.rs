@@ -67,8 +67,13 @@ fn renew(text: &str) -> Command {
     Command::Renew(Renew { name, also, token, lease_ms: LEASE_MS })
 }
 
+/// By the same token; alone by a new one.
 fn convert(text: &str, to: Mode) -> Command {
-    Command::Convert { name: name(), token: token(text), to, floor: 0 }
+    let new_token = match to {
+        Mode::Exclusive => token(&format!("{text}w")),
+        _ => token(text),
+    };
+    Command::Convert { name: name(), token: token(text), to, new_token, floor: 0 }
 }
 
 fn hand_over(text: &str, to: &str, lease_ms: u64) -> Command {
@@ -317,8 +322,63 @@ fn an_upgrade_is_refused_beside_others() {
     assert_eq!(store.hold(), Some((HoldState::Held, LEASE_MS - 4_000)), "the lease is the same");
     assert_eq!(store.reply("a", &convert("1", Mode::Exclusive)), Reply::Converted { fence });
     assert!(store.is_refused("b", of(Mode::Shared, ask("2", Wait::No))));
-    assert_eq!(store.reply("a", &release("1")), Reply::Released);
+    assert_eq!(store.reply("a", &renew("1")), Reply::NotHeld(Absence::Taken), "as a reader");
+    assert_eq!(store.reply("a", &release("1w")), Reply::Released);
     assert_eq!(store.hold(), None);
+}
+
+/// G1: after a restart from a snapshot that is older than an upgrade, the writer that believes finds nothing to renew.
+#[test]
+fn an_old_snapshot_does_not_take_a_writer_for_a_reader() {
+    let mut store = Store::new();
+    store.acquire("a", of(Mode::Shared, ask("1", Wait::No)));
+    let snapshot = store.table.clone();
+    assert!(matches!(store.reply("a", &convert("1", Mode::Exclusive)), Reply::Converted { .. }));
+    store.table = snapshot;
+    assert_eq!(store.reply("a", &renew("1w")), Reply::NotHeld(Absence::Taken));
+}
+
+/// G2: where an old snapshot has the lock exclusive that was shared since, an upgrade has a new fence all the same.
+#[test]
+fn an_old_snapshot_gives_no_old_fence() {
+    let mut store = Store::new();
+    let one = store.acquire("a", ask("1", Wait::No));
+    let snapshot = store.table.clone();
+    store.reply("a", &convert("1", Mode::Shared));
+    store.after_ms(10);
+    let two = store.acquire("b", of(Mode::Shared, ask("2", Wait::No)));
+    store.table = snapshot;
+    let (name, token, new_token) = (name(), token("1"), token("1w"));
+    let upgrade = Command::Convert { name, token, to: Mode::Exclusive, new_token, floor: two };
+    let Reply::Converted { fence } = store.reply("a", &upgrade) else { panic!("alone") };
+    assert!(fence > two && two > one);
+}
+
+/// R34: a conversion believes no absurd floor.
+#[test]
+fn a_conversion_takes_no_absurd_floor() {
+    let mut store = Store::new();
+    store.acquire("a", of(Mode::Shared, ask("1", Wait::No)));
+    let (name, token, new_token) = (name(), token("1"), token("1w"));
+    let floor = u64::MAX - 1;
+    let upgrade = Command::Convert { name, token, to: Mode::Exclusive, new_token, floor };
+    assert!(matches!(store.reply("a", &upgrade), Reply::FloorAhead { .. }));
+}
+
+/// R32: in the rest of a minimum or of a delay nothing is adopted any more; and whoever gives up adopting takes nothing.
+#[test]
+fn the_time_to_adopt_ends() {
+    let mut store = Store::new();
+    let ask_long = Acquire { at_least_ms: 60_000, delay_ms: 60_000, ..ask("1", Wait::No) };
+    store.acquire("a", ask_long);
+    store.reply("a", &hand_over("1", "new", 1_000));
+    let (name, also, token) = (name(), Default::default(), token("new"));
+    let cancel = Command::Cancel { name, also, token, proof: "".into() };
+    assert_eq!(store.reply("a", &cancel), Reply::Cancelled { released: false });
+    store.after_ms(1_000);
+    let adopt = Command::Acquire(ask("new", Wait::Adopt));
+    assert_eq!(store.reply("b", &adopt), Reply::NotHeld(Absence::Taken));
+    assert_eq!(store.hold().unwrap().0, HoldState::HandedOver);
 }
 
 /// Only who has it converts it, and never to or from permits.

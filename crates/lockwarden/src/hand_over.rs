@@ -36,6 +36,8 @@ impl fmt::Display for HandOver {
 }
 
 const VERSION: u64 = 1;
+/// How much of what is no lock an error tells, in characters.
+const MOST_TOLD: usize = 60;
 
 fn lock_to_json((name, mode): &(Name, Mode)) -> serde_json::Value {
     match mode {
@@ -75,7 +77,8 @@ impl FromStr for HandOver {
         let locks = value["locks"].as_array().ok_or_else(|| no(&"it names no locks"))?;
         let mut names: Vec<(Name, Mode)> = Vec::with_capacity(locks.len().min(limits::MOST_NAMES));
         for lock in locks {
-            let lock = lock_of_json(lock).ok_or_else(|| no(&format!("{lock} is no lock")))?;
+            let short = || lock.to_string().chars().take(MOST_TOLD).collect::<String>();
+            let lock = lock_of_json(lock).ok_or_else(|| no(&format!("{} is no lock", short())))?;
             names.push(lock.map_err(|invalid| no(&invalid))?);
         }
         limits::names(names.len()).map_err(|many| no(&many))?;

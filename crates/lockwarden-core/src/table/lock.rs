@@ -327,6 +327,7 @@ pub(super) fn view(record: &Record, end_us: Option<u64>, now_us: u64) -> HolderV
         held_ms: now_us.saturating_sub(record.since_us) / US_PER_MS,
         state: record.state,
         delay_ms: record.delay_ms,
+        least_left_ms: record.least_until_us.saturating_sub(now_us).div_ceil(US_PER_MS),
         mode: record.mode,
         party: record.party.clone(),
     };

@@ -133,6 +133,8 @@ pub(super) struct Leaving {
     pub(super) again_us: u64,
     /// It was lost before it was released.
     pub(super) lost: Option<Loss>,
+    /// Nobody will adopt what is handed over.
+    pub(super) unwanted: bool,
 }
 
 impl Wait {

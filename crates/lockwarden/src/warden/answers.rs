@@ -1,7 +1,7 @@
 //! What the store says, and what follows from it.
 
 use super::{
-    acquisition::{Phase, Waiting},
+    acquisition::{Ending, Phase, Waiting},
     outbox::Purpose,
     state::State,
     timing::{FIRST_MARGIN_MS, RETRY_US},
@@ -50,7 +50,7 @@ impl State {
                     self.renew_answered(now_us, id, sent.sent_us, epoch, answer)
                 }
                 Purpose::Leave(id) => self.leave_answered(now_us, id, answer),
-                Purpose::Disown { .. } => {}
+                Purpose::Disown(_) => {}
                 Purpose::TakeOver(_, Some(id)) => self.push(Purpose::Acquire(id)),
                 Purpose::TakeOver(_, None) => {}
                 Purpose::Ask(_, reply) => drop(reply.send(answer)),
@@ -74,10 +74,11 @@ impl State {
             }
             Message::Asking { name, token } => {
                 let id = self.id_of(&name, &token);
-                let lost =
-                    id.is_some_and(|id| matches!(self.keeper.state(id), Some(Belief::Lost(_))));
+                let lost = id.is_some_and(|id| {
+                    matches!(self.keeper.state_at(id, now_us), Some(Belief::Lost(_)))
+                });
                 if id.is_none() || lost {
-                    self.push(Purpose::Disown { name, token, lost });
+                    self.disown(&name, &token, lost);
                 }
             }
             Message::Revoked { name, token, .. } => {
@@ -354,8 +355,29 @@ impl State {
     ) {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         let Some(leaving) = &mut acquisition.leaving else { return };
-        let name = acquisition.ask.name.clone();
+        let (name, also) = (acquisition.ask.name.clone(), acquisition.ask.also.clone());
+        let token = acquisition.ask.token.clone();
+        let hand_over = match &leaving.how {
+            Ending::HandOver { to, .. } => Some((to.clone(), leaving.unwanted)),
+            _ => None,
+        };
         let result = match answer {
+            Ok(Reply::HandedOver) if let Some((to, true)) = hand_over => {
+                let command = Command::Release { name, also, token: to, lost: false };
+                self.push(Purpose::TakeOver(command, None));
+                Ok(())
+            }
+            Ok(Reply::NotHeld(absence)) if hand_over.is_some() => {
+                // All of several, or none: what is left is given back.
+                let error = match leaving.repeated {
+                    // It may have been carried out, and adopted and released since.
+                    true => Error::ReleasedOrLost { name: name.clone() },
+                    false => Error::Lost { name: name.clone(), loss: Loss::NotHeld(absence) },
+                };
+                let command = Command::Release { name, also, token, lost: true };
+                self.push(Purpose::TakeOver(command, None));
+                Err(error)
+            }
             Ok(Reply::Released | Reply::Cancelled { .. } | Reply::HandedOver) => match leaving.lost
             {
                 Some(loss) => Err(Error::Lost { name, loss }),
@@ -390,8 +412,7 @@ impl State {
         epoch: &Epoch,
     ) {
         let Some(id) = self.id_of(name, &token) else {
-            let name = name.clone();
-            return self.push(Purpose::Disown { name, token, lost: false });
+            return self.disown(name, &token, false);
         };
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         if !matches!(acquisition.phase, Phase::Asking | Phase::Queued) {

@@ -1,7 +1,18 @@
 //! A held lock.
 
-use super::{Shared, acquisition::Grant, lock::least_lease_ms, state::ANSWER_US};
-use crate::{clock, error::Error, hand_over::HandOver, order::Hold, random};
+use super::{
+    Shared,
+    acquisition::{Ending, Grant},
+    lock::least_lease_ms,
+    state::ANSWER_US,
+};
+use crate::{
+    clock,
+    error::{Error, StoreError, Trouble},
+    hand_over::HandOver,
+    order::Hold,
+    random,
+};
 use lockwarden_core::{
     Name, Reply, Token,
     command::Mode,
@@ -23,6 +34,9 @@ use tokio::{sync::oneshot, time::Instant};
 
 /// How long [`Guard::extend`] waits for the store before it says that the outcome is unknown.
 const EXTEND_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a conversion waits before it is sent again.
+const CONVERT_AGAIN: Duration = Duration::from_millis(20);
 
 /// A held lock. Dropping it releases in the background; [`Guard::release`] is better, for it tells
 /// what happened.
@@ -249,42 +263,84 @@ impl Guard {
     /// one ends in any case.) The fence is a new one, larger than that of every reader before (G2).
     ///
     /// # Errors
-    /// [`Error::Busy`] beside other readers: release, and acquire it to write. Otherwise as [`Guard::downgrade`]; without
-    /// an answer take it for shared still.
+    /// [`Error::Busy`] beside other readers: release, and acquire it to write. Otherwise as [`Guard::downgrade`]. Without
+    /// an answer in 5 s, or if the future is dropped, take it for shared still; it may turn out to be lost, for the token
+    /// is another one where it was carried out (G1: an old snapshot must not be taken for it).
     pub async fn try_upgrade(&mut self) -> Result<(), Error> {
         self.convert(Mode::Exclusive).await
     }
 
     async fn convert(&mut self, to: Mode) -> Result<(), Error> {
-        let name = self.name.clone();
         let until = Instant::now() + Duration::from_micros(ANSWER_US);
+        // The same in every try (G6).
+        let new_token = match to {
+            Mode::Shared => self.token.clone(),
+            _ => random::token()?,
+        };
+        let dropped = Unconverted { guard: self, token: new_token.clone() };
+        let result = self.converted(to, &new_token, until).await;
+        std::mem::forget(dropped);
+        let mut shared = self.shared.ours()?;
+        match result {
+            Ok(fence) => {
+                shared.converted(self.id, to, &new_token, fence);
+                drop(shared);
+                (self.fence, self.token) = (fence, new_token);
+                Ok(())
+            }
+            Err(error) => {
+                let loss = match error {
+                    Error::Lost { loss, .. } => Some(loss),
+                    _ => None,
+                };
+                shared.not_converted(self.id, &new_token, loss);
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks until it is answered, also on another link; says the fence.
+    async fn converted(&self, to: Mode, new_token: &Token, until: Instant) -> Result<u64, Error> {
+        let name = self.name.clone();
         loop {
             let answer = {
                 let mut shared = self.shared.ours()?;
-                let command = shared.convert(self.id, to)?;
+                let command = shared.convert(self.id, to, new_token)?;
                 shared.ask(command)
             };
-            let reply = match tokio::time::timeout_at(until, answer).await {
-                Ok(answer) => answer.map_err(|_| Error::Closed)??,
+            let answer = match tokio::time::timeout_at(until, answer).await {
+                Ok(answer) => answer.map_err(|_| Error::Closed)?,
                 Err(_) => return Err(Error::Store(self.shared.no_answer())),
             };
-            return match reply {
-                Reply::Converted { fence } => {
-                    self.fence = fence;
-                    self.shared.ours()?.converted(self.id, to, fence);
-                    Ok(())
+            return match answer {
+                Ok(Reply::Converted { fence }) => Ok(fence),
+                Ok(Reply::Refused(refusal)) => {
+                    Err(Error::Busy { name, told: Some(Box::new(refusal)) })
                 }
-                Reply::Refused(refusal) => Err(Error::Busy { name, told: Some(Box::new(refusal)) }),
-                Reply::NotHeld(absence) => Err(Error::Lost { name, loss: Loss::NotHeld(absence) }),
-                Reply::Guarded { guard_ms, .. } => {
+                Ok(Reply::NotHeld(absence)) => {
+                    Err(Error::Lost { name, loss: Loss::NotHeld(absence) })
+                }
+                Ok(Reply::Guarded { guard_ms, .. }) => {
                     Err(Error::Guarded { name, left: Duration::from_millis(guard_ms) })
                 }
-                Reply::OtherMode { in_use, .. } => {
+                Ok(Reply::OtherMode { in_use, .. }) => {
                     Err(Error::OtherMode { name, asked: to, in_use })
                 }
-                // The link is mended, and then it is sent again.
-                Reply::Unsubscribed | Reply::Stale => continue,
-                other => Err(self.shared.unexpected(&other)),
+                Ok(Reply::FloorAhead { now_us }) => {
+                    let rule = "the fence floor must not be a day ahead of the store's clock";
+                    Err(Error::Invalid(format!("{rule} ({now_us} µs)")))
+                }
+                // The link is mended, or made anew, and then it is sent again.
+                Ok(Reply::Unsubscribed | Reply::Stale)
+                | Err(StoreError::Unavailable {
+                    trouble: Trouble::Disconnected | Trouble::Unreachable,
+                    ..
+                }) if Instant::now() < until => {
+                    tokio::time::sleep(CONVERT_AGAIN).await;
+                    continue;
+                }
+                Ok(other) => Err(self.shared.unexpected(&other)),
+                Err(error) => Err(error.into()),
             };
         }
     }
@@ -306,19 +362,26 @@ impl Guard {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Lost`] if it is not ours any more; [`Error::Invalid`] for a `keep` that is no lease, or where the owner
-    /// holds the lock by another guard, too, and goes on holding it by that. [`Error::Store`] if the store does not
-    /// answer in 5 s: then it is free when `keep` is over, at the latest.
+    /// [`Error::Lost`] if it is not ours any more; [`Error::Invalid`] for a `keep` that is no lease, which releases it, for a
+    /// drop-in value, or where the owner holds the lock by another guard, too, and goes on holding it by that. [`Error::Store`] if the store does not
+    /// answer in 5 s. After an error, or if the future is dropped, it is given back, as far as the store can be told.
     pub async fn hand_over(mut self, keep: Duration) -> Result<HandOver, Error> {
         let given_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
         let lease_ms = limits::lease(given_ms, limits::MIN_LEASE_MS)?;
+        if self.drop_in {
+            let rule = "a lock with a drop-in value is not handed over";
+            return Err(Error::Invalid(format!("{rule}: {}", self.name)));
+        }
         let token = random::token()?;
         let names = self.shared.ours()?.wants(self.id);
         let (reply, answer) = oneshot::channel();
-        let hand_over = Some((token.clone(), lease_ms));
-        self.shared.request(|inbox| inbox.leave(self.entry, hand_over, Some(reply)))?;
+        let how = Ending::HandOver { to: token.clone(), lease_ms };
+        self.shared.request(|inbox| inbox.leave(self.entry, how, Some(reply)))?;
         self.released = true;
+        // Whoever does not get to know the token cannot have it adopted.
+        let unknown = Unknown { guard: &self, token: token.clone() };
         answer.await.unwrap_or(Err(Error::Closed))?;
+        std::mem::forget(unknown);
         Ok(HandOver { names, token })
     }
 
@@ -331,7 +394,7 @@ impl Guard {
     /// within 5 s: the release is tried on in the background while the lease lasts.
     pub async fn release(mut self) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
-        self.shared.request(|inbox| inbox.leave(self.entry, None, Some(reply)))?;
+        self.shared.request(|inbox| inbox.leave(self.entry, Ending::Release, Some(reply)))?;
         self.released = true;
         // The driver's own timers end the wait: a timer of the runtime for each release would cost
         // more than the rest of it.
@@ -339,11 +402,40 @@ impl Guard {
     }
 }
 
+/// A conversion whose future may be dropped before it is answered.
+struct Unconverted<'a> {
+    guard: &'a Guard,
+    token: Token,
+}
+
+impl Drop for Unconverted<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut shared) = self.guard.shared.ours() {
+            shared.not_converted(self.guard.id, &self.token, None);
+        }
+    }
+}
+
+/// A hand-over whose caller may go, or be told an error, before it knows what is to be adopted.
+struct Unknown<'a> {
+    guard: &'a Guard,
+    token: Token,
+}
+
+impl Drop for Unknown<'_> {
+    fn drop(&mut self) {
+        let Guard { shared, id, name, also, .. } = self.guard;
+        let names = (name.clone(), also.clone());
+        let token = self.token.clone();
+        let _ = shared.request(|inbox| inbox.take_back(*id, names, token));
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
             // In a forked child there is nothing to release.
-            let _ = self.shared.request(|inbox| inbox.leave(self.entry, None, None));
+            let _ = self.shared.request(|inbox| inbox.leave(self.entry, Ending::Release, None));
         }
     }
 }

@@ -5,16 +5,16 @@
 //! (`Shared::state`), so that to everyone it looks as if it had been done at once.
 
 use super::{
-    acquisition::{Grant, Waiting},
+    acquisition::{Ending, Grant, Waiting},
     state::State,
 };
 use crate::{clock, error::Error};
 use lockwarden_core::{
-    Token,
+    Name, Token,
     command::Acquire,
     keeper::{HandleId, Keeping},
 };
-use std::task::Waker;
+use std::{sync::Arc, task::Waker};
 use tokio::sync::{oneshot, watch};
 
 /// An acquisition that a caller has begun.
@@ -30,7 +30,9 @@ pub(super) struct Begun {
 enum Request {
     Begin(Begun),
     /// See [`State::leave`].
-    Leave(HandleId, Option<(Token, u64)>, Option<oneshot::Sender<Result<(), Error>>>),
+    Leave(HandleId, Ending, Option<oneshot::Sender<Result<(), Error>>>),
+    /// See [`State::take_back`].
+    TakeBack(HandleId, (Name, Arc<[Name]>), Token),
 }
 
 #[derive(Default)]
@@ -68,11 +70,18 @@ impl Inbox {
     pub(super) fn leave(
         &mut self,
         id: HandleId,
-        hand_over: Option<(Token, u64)>,
+        how: Ending,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     ) {
         if !self.closed {
-            self.requests.push(Request::Leave(id, hand_over, reply));
+            self.requests.push(Request::Leave(id, how, reply));
+        }
+    }
+
+    /// Nobody will adopt what was handed over: see [`State::take_back`].
+    pub(super) fn take_back(&mut self, id: HandleId, names: (Name, Arc<[Name]>), token: Token) {
+        if !self.closed {
+            self.requests.push(Request::TakeBack(id, names, token));
         }
     }
 
@@ -86,7 +95,8 @@ impl Inbox {
         for request in self.requests.drain(..) {
             match request {
                 Request::Begin(begun) => state.begin(begun),
-                Request::Leave(id, hand_over, reply) => state.leave(id, hand_over, reply),
+                Request::Leave(id, how, reply) => state.leave(id, how, reply),
+                Request::TakeBack(id, names, token) => state.take_back(id, names, token),
             }
         }
         state.waker = waker;

@@ -1,6 +1,9 @@
 //! A lock by its name, and how it is acquired.
 
-use super::{Guard, Shared, acquisition::Waiting};
+use super::{
+    Guard, Shared,
+    acquisition::{Ending, Waiting},
+};
 use crate::{error::Error, hand_over::HandOver, order::Hold, random};
 use lockwarden_core::{
     Name, Token,
@@ -521,7 +524,7 @@ struct Unfinished<'a> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         // In a forked child there is nothing to give up.
-        let _ = self.shared.request(|inbox| inbox.leave(self.id, None, None));
+        let _ = self.shared.request(|inbox| inbox.leave(self.id, Ending::Cancel, None));
     }
 }
 

@@ -8,11 +8,11 @@ use crate::{
     store::Call,
 };
 use lockwarden_core::{
-    Command, Name, Reply, Token,
+    Command, Reply,
     command::{self, Renew},
     keeper::HandleId,
 };
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
 use tokio::sync::oneshot;
 
 /// What a command on its way is for.
@@ -23,12 +23,8 @@ pub(super) enum Purpose {
     Acquire(HandleId),
     Renew(HandleId, u64),
     Leave(HandleId),
-    /// Someone asked about a token that nobody here wants (R16): any more, if it is lost.
-    Disown {
-        name: Name,
-        token: Token,
-        lost: bool,
-    },
+    /// Someone asked about a token that nobody here wants (R16).
+    Disown(Command),
     /// Proof of death (R32), and for whom it was found out.
     TakeOver(Command, Option<HandleId>),
     /// A question of the caller.
@@ -111,8 +107,13 @@ impl State {
         self.keeper.link_down();
         self.ready = false;
         for sent in self.sent.take_all() {
-            if let Purpose::Ask(_, reply) = sent.purpose {
-                let _ = reply.send(Err(error.clone().with_effect(Effect::Unknown)));
+            match sent.purpose {
+                Purpose::Ask(_, reply) => {
+                    let _ = reply.send(Err(error.clone().with_effect(Effect::Unknown)));
+                }
+                // Nobody else sends it again.
+                it @ Purpose::TakeOver(..) => self.outbox.push_back(it),
+                _ => {}
             }
         }
         self.no_link(error);
@@ -255,13 +256,11 @@ impl State {
                     }
                 })
             }
-            Purpose::Disown { name, token, lost } => {
-                let (name, also, token) = (name.clone(), Arc::default(), token.clone());
-                Some(Command::Release { name, also, token, lost: *lost })
-            }
             // Whoever asked has given up: what was to change must not change later.
             Purpose::Ask(_, reply) if reply.is_closed() => None,
-            Purpose::TakeOver(command, _) | Purpose::Ask(command, _) => Some(command.clone()),
+            Purpose::TakeOver(command, _) | Purpose::Ask(command, _) | Purpose::Disown(command) => {
+                Some(command.clone())
+            }
         }
     }
 }

@@ -217,8 +217,7 @@ impl State {
         // Deadlines decide, not timers: the machine may have slept (R20).
         if matches!(self.keeper.state_at(id, clock::now_us()), Some(Belief::Lost(_))) {
             for name in ask.names() {
-                let (name, token) = (name.clone(), token.clone());
-                self.push(Purpose::Disown { name, token, lost: true });
+                self.disown(name, &token, true);
             }
             return None;
         }
@@ -236,23 +235,25 @@ impl State {
         })
     }
 
-    /// Ends an acquisition, granted or not; or one guard of several. The reply hears what became of a release, or of
-    /// the hand-over in its place.
+    /// Ends an acquisition, granted or not; or one guard of several. The reply hears what became of it.
     pub(super) fn leave(
         &mut self,
         entry: HandleId,
-        hand_over: Option<(Token, u64)>,
+        wanted: Ending,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     ) {
         let now_us = clock::now_us();
         let id = match self.owners.leave(entry) {
             Left::Last(id) => id,
             Left::More(id) => {
-                let lost = match (self.keeper.state(id), self.acquisitions.get(&id)) {
+                let state = self.keeper.state_at(id, now_us);
+                let lost = match (state, self.acquisitions.get(&id)) {
                     (Some(Belief::Lost(loss)), Some(acquisition)) => {
                         Err(Error::Lost { name: acquisition.ask.name.clone(), loss })
                     }
-                    _ if hand_over.is_some() => Err(Error::Invalid(MORE_GUARDS.into())),
+                    _ if matches!(wanted, Ending::HandOver { .. }) => {
+                        Err(Error::Invalid(MORE_GUARDS.into()))
+                    }
                     _ => Ok(()),
                 };
                 if let Some(reply) = reply {
@@ -282,12 +283,15 @@ impl State {
             true => self.keeper.lease_end_us(id).max(now_us + LAST_TRY_US),
             false => now_us + lease_us,
         };
-        let lost = match self.keeper.state(id) {
+        // Deadlines decide, not timers (R20): what is lost has a delay (R43).
+        let lost = match self.keeper.state_at(id, now_us) {
             Some(Belief::Lost(loss)) => Some(loss),
             _ => None,
         };
-        let how = match hand_over {
-            Some((to, lease_ms)) if lost.is_none() => Ending::HandOver { to, lease_ms },
+        let how = match wanted {
+            // The caller never had it, and so there is no minimum (R33).
+            Ending::Cancel if entry == id => Ending::Cancel,
+            Ending::HandOver { .. } if lost.is_none() => wanted,
             _ if is_held => Ending::Release,
             _ => Ending::Cancel,
         };
@@ -303,6 +307,7 @@ impl State {
             patience_us: now_us + ANSWER_US,
             again_us: 0,
             lost,
+            unwanted: false,
         }));
         self.stop_waiting(id);
         self.set_timer(id);
@@ -320,7 +325,7 @@ impl State {
             let _ = reply.send(Err(Error::Closed));
             return;
         };
-        if let Some(Belief::Lost(loss)) = self.keeper.state(id) {
+        if let Some(Belief::Lost(loss)) = self.keeper.state_at(id, clock::now_us()) {
             let name = acquisition.ask.name.clone();
             let _ = reply.send(Err(Error::Lost { name, loss }));
             return;
@@ -339,8 +344,42 @@ impl State {
         self.wake();
     }
 
-    /// The command that has it held in another mode.
-    pub(super) fn convert(&mut self, id: HandleId, to: Mode) -> Result<Command, Error> {
+    /// Gives back a token of the store's that nobody here holds or waits for (R16): any more, if it is lost.
+    pub(super) fn disown(&mut self, name: &Name, token: &Token, lost: bool) {
+        let names = || (name.clone(), Arc::default(), token.clone());
+        if !lost {
+            // What nobody had has no minimum. (Under a caller's value this finds nothing.)
+            let (name, also, token) = names();
+            let proof = Arc::default();
+            self.push(Purpose::Disown(Command::Cancel { name, also, token, proof }));
+        }
+        let (name, also, token) = names();
+        self.push(Purpose::Disown(Command::Release { name, also, token, lost }));
+    }
+
+    /// Nobody will adopt what was handed over under this token, or is being: the caller does not know it.
+    pub(super) fn take_back(&mut self, id: HandleId, (name, also): (Name, Arc<[Name]>), to: Token) {
+        if self.ended {
+            return;
+        }
+        if let Some(leaving) = self.acquisitions.get_mut(&id).and_then(|it| it.leaving.as_mut())
+            && matches!(leaving.how, Ending::HandOver { .. })
+        {
+            // It may be carried out yet.
+            leaving.unwanted = true;
+            return;
+        }
+        let command = Command::Release { name, also, token: to, lost: false };
+        self.push(Purpose::TakeOver(command, None));
+    }
+
+    /// The command that has it held in another mode, by that token if it is held alone.
+    pub(super) fn convert(
+        &mut self,
+        id: HandleId,
+        to: Mode,
+        new_token: &Token,
+    ) -> Result<Command, Error> {
         let acquisition = self.acquisitions.get_mut(&id).ok_or(Error::Closed)?;
         let ask = &mut acquisition.ask;
         if !ask.also.is_empty() {
@@ -362,15 +401,35 @@ impl State {
             // Whatever becomes of it, its owner does not write any more.
             ask.modes = [to].into();
         }
-        Ok(Command::Convert { name, token, to, floor: ask.floor.max(self.floor) })
+        let floor = ask.floor.max(self.floor);
+        let new_token = if to == Mode::Shared { token.clone() } else { new_token.clone() };
+        // Registered before it leaves: somebody may ask about it (R16).
+        self.ids.insert(new_token.clone(), id);
+        Ok(Command::Convert { name, token, to, new_token, floor })
     }
 
-    /// It is held in that mode now.
-    pub(super) fn converted(&mut self, id: HandleId, to: Mode, fence: u64) {
+    /// It is held in that mode now, by that token.
+    pub(super) fn converted(&mut self, id: HandleId, to: Mode, token: &Token, fence: u64) {
         self.floor = self.floor.max(fence);
         if let Some(acquisition) = self.acquisitions.get_mut(&id) {
             acquisition.fence = fence;
             acquisition.ask.modes = [to].into();
+            let before = std::mem::replace(&mut acquisition.ask.token, token.clone());
+            if before != *token {
+                self.ids.remove(&before);
+            }
+        }
+    }
+
+    /// A conversion failed: the token that it would have had is nobody's.
+    pub(super) fn not_converted(&mut self, id: HandleId, new_token: &Token, loss: Option<Loss>) {
+        let own = self.acquisitions.get(&id).is_some_and(|it| it.ask.token == *new_token);
+        if !own {
+            self.ids.remove(new_token);
+        }
+        if let Some(loss) = loss {
+            self.keeper.lost(id, loss);
+            self.wake();
         }
     }
 
@@ -398,7 +457,7 @@ impl State {
         let ids: Vec<HandleId> = self.acquisitions.keys().copied().collect();
         for id in ids {
             self.fail(id, Error::Closed);
-            self.leave(id, None, None);
+            self.leave(id, Ending::Release, None);
         }
         self.tell();
         self.wake();
@@ -467,7 +526,8 @@ impl State {
 
     /// Should the driver end: is it asked to, and is nothing left that the store must hear about?
     pub(super) fn is_done(&self) -> bool {
-        let heard = |purpose: &Purpose| matches!(purpose, Purpose::Disown { .. });
+        let heard =
+            |purpose: &Purpose| matches!(purpose, Purpose::Disown(_) | Purpose::TakeOver(..));
         (self.closing || self.abandoned)
             && self.acquisitions.is_empty()
             && !(self.down.is_none() && self.outbox.iter().any(heard))
@@ -512,7 +572,7 @@ impl State {
     pub(super) fn fail(&mut self, id: HandleId, error: Error) {
         if self.acquisitions.get(&id).is_some_and(|it| it.wait.is_some()) {
             self.finish(id, Err(error));
-            self.leave(id, None, None);
+            self.leave(id, Ending::Cancel, None);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What time brings: beats and renewals, rechecks, the end of waits.
 
-use super::{outbox::Purpose, state::State};
+use super::{acquisition::Ending, outbox::Purpose, state::State};
 use crate::{
     clock,
     error::{Effect, Error, StoreError, Trouble},
@@ -132,8 +132,20 @@ impl State {
             if now_us >= leaving.until_us {
                 // The lease is over: nothing is left that could be released.
                 let name = acquisition.ask.name.clone();
-                let loss = leaving.lost.unwrap_or(Loss::LeaseEnded);
-                self.left(id, Err(Error::Lost { name, loss }));
+                let error = match (&leaving.how, leaving.lost) {
+                    // It may have been carried out.
+                    (Ending::HandOver { .. }, _) => Error::ReleasedOrLost { name },
+                    (_, loss) => Error::Lost { name, loss: loss.unwrap_or(Loss::LeaseEnded) },
+                };
+                if let Ending::HandOver { to, .. } = &leaving.how
+                    && leaving.unwanted
+                {
+                    let (to, also) = (to.clone(), acquisition.ask.also.clone());
+                    let name = acquisition.ask.name.clone();
+                    let command = Command::Release { name, also, token: to, lost: false };
+                    self.outbox.push_back(Purpose::TakeOver(command, None));
+                }
+                self.left(id, Err(error));
                 return;
             }
             let impatient = leaving.reply.take_if(|_| now_us >= leaving.patience_us);

@@ -33,6 +33,7 @@ fn alike_holder(actual: &mut Option<HolderView>, expected: Option<&HolderView>) 
 
 /// What cools has the rest of its time for a lease.
 fn alike_cooling(actual: &mut RecordView, expected: &RecordView) {
+    alike(&mut actual.least_left_ms, expected.least_left_ms);
     if expected.state == HoldState::Cooling {
         alike(&mut actual.lease_ms, expected.lease_ms);
     }

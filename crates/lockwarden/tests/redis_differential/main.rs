@@ -16,7 +16,7 @@ use alike::{TOLERANCE_MS, alike_message, alike_reply};
 use lockwarden::store::redis::RedisStore;
 use lockwarden_core::{
     Command, Epoch, Message, Reply, Rules, Run, SessionId,
-    command::Wait,
+    command::{HoldState, Wait},
     table::{self, Context, Key, Table},
 };
 use lockwarden_testkit::{
@@ -443,6 +443,10 @@ impl Case<'_> {
                 lock.key.as_ref().and_then(|key| key.expires_us).is_some_and(near)
                     || lock.together.by_end().any(|(end_us, _)| near(end_us))
                     || lock.holders().any(|record| near(record.least_until_us))
+                    || lock.holders().any(|record| {
+                        let is_given = record.state == HoldState::HandedOver;
+                        is_given && near(record.since_us + record.lease_ms * 1_000)
+                    })
                     || near(lock.queue_expires_us)
                     || lock.asked.as_ref().is_some_and(|(_, until_us)| near(*until_us))
                     || lock.queue.iter().filter_map(|ticket| ticket.deadline_us).any(near)

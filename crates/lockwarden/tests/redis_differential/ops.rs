@@ -588,11 +588,9 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             name: lock(at),
             token: by(it),
             to,
-            floor: match floor {
-                // Two days ahead is the business of whoever asks: an acquire was refused by then.
-                Floor::TwoDaysAhead => 0,
-                floor => floor_of(floor, now_us),
-            },
+            // Sometimes the same, as after a lost answer; sometimes another's is in the way.
+            new_token: if to == Mode::Exclusive { by(5 + it % 4) } else { by(it) },
+            floor: floor_of(floor, now_us),
         },
         Ask::HandOver { lock: at, by: it, to, lease_ms } => Command::HandOver {
             name: lock(at),

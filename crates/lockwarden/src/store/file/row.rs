@@ -398,6 +398,7 @@ impl Writer {
                 held_ms,
                 state,
                 delay_ms,
+                least_left_ms,
                 mode,
                 party,
             } = record;
@@ -408,6 +409,7 @@ impl Writer {
             out.number(*held_ms);
             out.state(*state);
             out.number(*delay_ms);
+            out.number(*least_left_ms);
             out.mode(*mode);
             out.party(party);
         });
@@ -604,6 +606,7 @@ impl<'a> Reader<'a> {
                 held_ms: input.number()?,
                 state: input.state()?,
                 delay_ms: input.number()?,
+                least_left_ms: input.number()?,
                 mode: input.mode()?,
                 party: input.party()?,
             })

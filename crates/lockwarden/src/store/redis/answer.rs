@@ -113,7 +113,7 @@ codes! {
         Nobody = 0 "NOBODY",
         /// Token, TTL (ms; -1: none).
         Foreign = 1 "FOREIGN",
-        /// Token, TTL, session, fence, lease, grace, held (ms), [`State`], party, mode, delay (ms).
+        /// Token, TTL, session, fence, lease, grace, held (ms), [`State`], party, mode, delay (ms), rest of the minimum (ms).
         Ours = 2 "OURS",
     }
 }
@@ -331,6 +331,7 @@ impl Reader {
                 party: self.party(&fields.text()?.0),
                 mode: fields.mode()?,
                 delay_ms: fields.count()?,
+                least_left_ms: fields.count()?,
             }),
             Holder::Foreign | Holder::Nobody => None,
         };

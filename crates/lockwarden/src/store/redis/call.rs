@@ -127,7 +127,7 @@ impl Writer {
                 Command::Cancel { .. } => (script::CANCEL, 0, 2),
                 Command::Revoke { .. } => (script::REVOKE, 0, 3),
                 Command::Recall { .. } => (script::RECALL, 0, 2),
-                Command::Convert { .. } => (script::CONVERT, 0, 3),
+                Command::Convert { .. } => (script::CONVERT, 0, 4),
                 Command::HandOver { .. } => (script::HAND_OVER, 0, 3),
                 Command::Show { .. } => (script::SHOW, 0, 0),
                 Command::Beat => (script::HEARTBEAT, 0, 1),
@@ -250,10 +250,11 @@ impl Writer {
                 resp::argument(out, token.as_bytes());
                 resp::argument(out, wire::encode(by).as_bytes());
             }
-            Command::Convert { token, to, floor, .. } => {
+            Command::Convert { token, to, floor, new_token, .. } => {
                 resp::argument(out, token.as_bytes());
                 resp::argument(out, wire::encode_mode(*to).as_bytes());
                 resp::argument_number(out, *floor);
+                resp::argument(out, new_token.as_bytes());
             }
             Command::HandOver { token, to, lease_ms, .. } => {
                 resp::argument(out, token.as_bytes());

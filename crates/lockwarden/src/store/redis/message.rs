@@ -70,6 +70,7 @@ pub(super) fn read(reader: &mut Reader, keyspace: &Keyspace, text: &Bytes) -> Op
                     party: reader.party(&fields.bytes()?),
                     mode: wire::decode_mode(&fields.bytes()?)?,
                     delay_ms: fields.number()?,
+                    least_left_ms: fields.number()?,
                 }),
             };
             Heard::Message(Message::First { name, token, holder: Box::new(holder) })

@@ -150,6 +150,7 @@ fn message() -> impl Strategy<Value = Message> {
         held_ms: record.since_us,
         state: record.state,
         delay_ms: record.delay_ms,
+        least_left_ms: record.least_until_us,
         mode: record.mode,
         party: record.party,
     });

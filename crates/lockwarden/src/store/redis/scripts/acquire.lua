@@ -159,7 +159,8 @@ local function adopt(keys, token, term)
   for n = 1, #keys do
     key = keys[n]
     local it = held_by(token)
-    if not it or it.state ~= 3 --[[IS_HANDED_OVER]] then
+    -- Not in the rest of a minimum or a delay that is longer.
+    if not it or it.state ~= 3 --[[IS_HANDED_OVER]] or it.since + it.lease * 1000 <= now then
       return answer(14 --[[NOT_HELD]], absence())
     end
     -- The minimum is that of the work, whoever does it.
@@ -180,9 +181,7 @@ local function acquire(keys, token, term)
   if subscribers(session) == 0 then
     return answer(21 --[[UNSUBSCRIBED]])
   end
-  -- Where the clock was set back, the fences that were given are the measure.
-  local measure = now > fence and now or fence
-  if term.floor > measure + 86400000000 --[[MAX_FLOOR_AHEAD_US]] then
+  if is_ahead(term.floor) then
     return answer(23 --[[FLOOR_AHEAD]])
   end
   local owned, mine = {}, nil

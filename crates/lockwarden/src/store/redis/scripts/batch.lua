@@ -183,7 +183,7 @@ for i = 1, #orders, 2 do
       and (not found[held_at] or byte(found[held_at], 12) ~= 3 --[[TOGETHER]]) then
       values[key] = found[held_at]
     end
-    local second, third = ARGV[at + 1], ARGV[at + 2]
+    local second, third, fourth = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
     if word == 97 --[[ACQUIRE]] then
       second = terms[number]
     elseif word == 110 --[[RENEW]] then
@@ -196,7 +196,7 @@ for i = 1, #orders, 2 do
       asked = { unpack(KEYS, 2) }
     end
     local before = last
-    local ok, problem = pcall(commands[word], asked, token, second, third)
+    local ok, problem = pcall(commands[word], asked, token, second, third, fourth)
     if not ok then
       -- This command's answer; the next one runs all the same (R12).
       for n = last, before + 1, -1 do
@@ -209,7 +209,9 @@ for i = 1, #orders, 2 do
       last = before + 2
     end
   end
-  if word == 118 --[[REVOKE]] or word == 109 --[[CONVERT]] or word == 104 --[[HAND_OVER]] then
+  if word == 109 --[[CONVERT]] then
+    at = at + 4
+  elseif word == 118 --[[REVOKE]] or word == 104 --[[HAND_OVER]] then
     at = at + 3
   elseif word == 99 --[[CANCEL]] or word == 108 --[[RECALL]] then
     at = at + 2

@@ -10,7 +10,8 @@ local function cancel(keys, token, proof)
     key = keys[n]
     local it = held_by(token)
     -- By session and proof as well: in the drop-ins the same value may be another's by now.
-    if it and it.session == session and it.proof == proof then
+    -- What waits to be adopted was not granted to whoever gives up adopting it.
+    if it and it.session == session and it.proof == proof and it.state ~= 3 --[[IS_HANDED_OVER]] then
       granted[#granted + 1] = key
     end
   end

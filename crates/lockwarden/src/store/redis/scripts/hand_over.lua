@@ -24,7 +24,9 @@ local function hand_over(keys, token, to, lease)
   for n = 1, #mine do
     key = mine[n]
     local it = held_by(token)
-    it.token, it.state, it.lease = to, 3 --[[IS_HANDED_OVER]], tonumber(lease)
+    it.token, it.state = to, 3 --[[IS_HANDED_OVER]]
+    -- Since when and for how long it may be adopted.
+    it.since, it.lease = now, tonumber(lease)
     replace(token, it, end_of(it, it.lease))
   end
   answer(30 --[[HANDED_OVER]])

@@ -21,7 +21,7 @@ local function held_ms(since)
 end
 
 -- A holder, as it stands now: NOBODY; FOREIGN, token, TTL (ms; -1: none); or OURS, token, TTL,
--- session, fence, lease, grace, held (ms), state, party, mode, delay (ms).
+-- session, fence, lease, grace, held (ms), state, party, mode, delay (ms), rest of the minimum (ms).
 local function add_holder(it)
   if not value() then
     return add(0 --[[NOBODY]])
@@ -39,5 +39,6 @@ local function add_holder(it)
     add(it.party)
     add(mode_text(it.count, it.of))
     add(it.delay)
+    add(it.least > now and left_until(it.least) or 0)
   end
 end

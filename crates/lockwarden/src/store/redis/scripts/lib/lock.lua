@@ -86,8 +86,10 @@ local function end_of(it, ms)
   return ends > it.least and ends or it.least
 end
 
+-- In ms; 1 at least: a number that is not positive must never reach SET or PEXPIRE (R14).
 local function left_until(ends)
-  return ceil((ends - now) / 1000)
+  local left = ceil((ends - now) / 1000)
+  return left > 0 and left or 1
 end
 
 -- Has its holder lost it or given it away already? What it is told then; or nil.

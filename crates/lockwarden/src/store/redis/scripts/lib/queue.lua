@@ -5,7 +5,7 @@ local function tell_first(first, it)
   tell(first.session, 'F', field(key) .. field(first.token) .. field(it.token) .. number(ttl)
     .. field(it.session) .. number(it.fence) .. number(it.lease) .. number(it.grace)
     .. number(held_ms(it.since)) .. number(it.state) .. field(it.party) .. field(mode_text(it.count, it.of))
-    .. number(it.delay))
+    .. number(it.delay) .. number(it.least > now and left_until(it.least) or 0))
 end
 
 -- Whoever is first now looks after the lock (G5).

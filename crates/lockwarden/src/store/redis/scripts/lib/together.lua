@@ -100,12 +100,17 @@ local function holders(most)
     tokens[#tokens + 1] = found[n]
   end
   -- One command for all of them: there may be many, and every refused acquire looks at them.
-  local texts = #tokens > 0 and call('HMGET', companion('shares'), unpack(tokens)) or {}
-  for n = 1, #tokens do
-    local it = texts[n] and record_of(texts[n])
-    if it then
-      it.ends = tonumber(found[2 * n])
-      list[#list + 1] = it
+  -- (Lua gives a call some thousands of arguments at most.)
+  for from = 1, #tokens, 1000 do
+    local upto = from + 999 < #tokens and from + 999 or #tokens
+    local texts = call('HMGET', companion('shares'), unpack(tokens, from, upto))
+    for n = from, upto do
+      local text = texts[n - from + 1]
+      local it = text and record_of(text)
+      if it then
+        it.ends = tonumber(found[2 * n])
+        list[#list + 1] = it
+      end
     end
   end
   return list
@@ -178,6 +183,12 @@ end
 local function mode_of(text)
   local count, of = match(text, '^p(%d+)/(%d+)$')
   return tonumber(count or 0), tonumber(of or (text == 's' and -1 or 0))
+end
+
+-- Is this floor absurd (R34)? Where the clock was set back, the fences that were given are the measure.
+local function is_ahead(its_floor)
+  local measure = now > fence and now or fence
+  return its_floor > measure + 86400000000 --[[MAX_FLOOR_AHEAD_US]]
 end
 
 -- The fence of a new grant. It counts once that is written: without memory it is not (R12).
