@@ -18,7 +18,7 @@ use lockwarden_testkit::{
 };
 use redis_support::{
     SOON, Session, acquire, acquire_all, acquire_of, acquire_shared, cancel, recall, release,
-    release_all, renew, revoke, settings, show, with_protocols,
+    release_all, renew, renew_all, revoke, settings, show, with_protocols,
 };
 use std::{io::Read, net::TcpListener};
 
@@ -112,6 +112,10 @@ fn c36_out_of_memory() {
             let error = session.try_ask(acquire_all(&["new", "newer"], "t", wait)).unwrap_err();
             assert_eq!(trouble(&error), Trouble::OutOfMemory);
             assert_eq!(server.cmd(&["EXISTS", "new", "newer"]).int(), Some(0));
+        }
+        for lease_ms in [20_000, 20_000, 30_000] {
+            let renewed = session.ask(renew_all(&["one", "two", "three"], "t", lease_ms));
+            assert_eq!(renewed, Reply::Renewed { lease_ms });
         }
         assert_eq!(session.ask(release_all(&["one", "two", "three"], "t")), Reply::Released);
         assert_eq!(server.cmd(&["EXISTS", "one", "two", "three"]).int(), Some(0));

@@ -20,7 +20,7 @@ use lockwarden_testkit::{
 };
 use redis_support::{
     SOON, Session, acquire, acquire_all, acquire_of, cancel, name, release, release_all, renew,
-    revoke, runtime, settings, show, with_protocols,
+    renew_all, revoke, runtime, settings, show, with_protocols,
 };
 use std::process::Command as Process;
 
@@ -260,9 +260,18 @@ fn g4_a_queue_outlives_meta() {
 fn r29_records_of_several_are_alike_by_both_ways() {
     with_protocols(|server, settings| {
         let mut session = Session::connect(settings, "A");
-        let mut record = |locks: &[&str]| {
+        let mut record = |locks: &[&str], renewed: Option<u64>| {
             let reply = session.ask(acquire_all(locks, "t", Wait::No));
             let Reply::Granted { fence, .. } = reply else { panic!("{reply:?}") };
+            if let Some(lease_ms) = renewed {
+                assert_eq!(
+                    session.ask(renew_all(locks, "t", lease_ms)),
+                    Reply::Renewed { lease_ms }
+                );
+            }
+            let ttl_ms = |lock| server.cmd(&["PTTL", lock]).int().unwrap();
+            let lease_ms = renewed.unwrap_or(30_000) as i64;
+            assert!(locks.iter().all(|lock| (lease_ms - 900..=lease_ms).contains(&ttl_ms(lock))));
             let values = locks.iter().map(|lock| server.cmd(&["GET", lock]));
             let mut texts: Vec<Vec<u8>> = values
                 .map(|value| match value {
@@ -286,7 +295,11 @@ fn r29_records_of_several_are_alike_by_both_ways() {
             assert_eq!(parts.len(), 3, "{text:?}");
             parts
         };
-        assert_eq!(record(&["one", "two", "three"]), record(&["four", "x{tag}y"]));
+        let (short, long) = (["one", "two", "three"], ["four", "x{tag}y"]);
+        for renewed in [None, Some(30_000), Some(20_000), Some(20_000)] {
+            assert_eq!(record(&short, renewed), record(&long, renewed));
+            server.cmd(&[&["DEL"], &short[..], &long].concat());
+        }
     });
 }
 

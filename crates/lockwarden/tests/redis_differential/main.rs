@@ -15,8 +15,8 @@ mod redis_support;
 use alike::{TOLERANCE_MS, alike_message, alike_reply};
 use lockwarden::store::redis::RedisStore;
 use lockwarden_core::{
-    Command, Epoch, Message, Name, Reply, Rules, Run, SessionId,
-    command::{Acquire, Wait},
+    Command, Epoch, Message, Reply, Rules, Run, SessionId, Token,
+    command::{Acquire, HoldState, Renew, Wait},
     table::{self, Context, Key, Table},
 };
 use lockwarden_testkit::{
@@ -294,30 +294,34 @@ impl Case<'_> {
         let meta = model.meta.as_ref()?;
         let is_settled = meta.run == self.world.run && meta.guard_until_us <= now_us;
         let lock_of = |name| model.locks.get(name).cloned().unwrap_or_default();
-        let is_plain = |name: &Name| PLAIN.contains(&name.as_str());
-        let no_queues =
-            command.names().all(|name| is_plain(name) && lock_of(name).queue.is_empty());
-        if !is_settled || !no_queues || command.also().is_empty() {
+        let is_plain = command.names().all(|name| PLAIN.contains(&name.as_str()));
+        if !is_settled || !is_plain || command.also().is_empty() {
             return None;
         }
+        let has_no_queue = command.names().all(|name| lock_of(name).queue.is_empty());
+        let is_free = command.names().all(|name| lock_of(name).key.is_none());
+        let holds = |token: &Token| {
+            command.names().all(|name| {
+                lock_of(name).record().is_some_and(|it| {
+                    it.token == *token
+                        && it.session.as_str() == SESSIONS[who]
+                        && it.state == HoldState::Held
+                        && (it.least_until_us, it.delay_ms) == (0, 0)
+                })
+            })
+        };
         let what = match command {
             Command::Acquire(Acquire { wait, modes, at_least_ms: 0, delay_ms: 0, .. })
-                if *wait != Wait::Adopt
-                    && modes.is_empty()
-                    && command.names().all(|name| lock_of(name).key.is_none()) =>
+                if *wait != Wait::Adopt && modes.is_empty() && is_free && has_no_queue =>
             {
                 "Acquire"
             }
-            Command::Release { token, lost: false, .. }
-                if command.names().all(|name| {
-                    lock_of(name).record().is_some_and(|it| {
-                        it.token == *token
-                            && it.session.as_str() == SESSIONS[who]
-                            && (it.least_until_us, it.delay_ms) == (0, 0)
-                    })
-                }) =>
-            {
+            Command::Release { token, lost: false, .. } if holds(token) && has_no_queue => {
                 "Release"
+            }
+            Command::Renew(Renew { token, lease_ms, .. }) if holds(token) => {
+                let is_changed = lock_of(command.names().next()?).record()?.lease_ms != *lease_ms;
+                if is_changed { "Renewal with another lease" } else { "Renewal" }
             }
             _ => return None,
         };
@@ -598,9 +602,12 @@ fn kind_of(command: &Command, reply: &Reply) -> String {
 }
 
 /// What a run of all cases must have met.
-const MUST_BE_SEEN: [&str; 26] = [
+const MUST_BE_SEEN: [&str; 29] = [
     "Acquire of several in short, others wait: false",
     "Acquire of several in short, others wait: true",
+    "Renewal of several in short, others wait: false",
+    "Renewal of several in short, others wait: true",
+    "Renewal with another lease of several in short, others wait: false",
     "Release of several in short, others wait: false",
     "Release of several in short, others wait: true",
     "Acquire: Granted",

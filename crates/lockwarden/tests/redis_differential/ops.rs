@@ -522,7 +522,13 @@ fn several_in_short() -> impl Strategy<Value = Vec<Op>> {
                 wait: Wait::No,
                 owned: turns.1 != 8,
             };
-            ops.extend([Op::Alone(who, release), Op::Alone(who, several(What::Acquire, who))]);
+            // Whom they were handed to makes the lease whole (R27).
+            ops.extend([
+                Op::Alone(who, several(What::Renew, who)),
+                Op::Alone(who, release),
+                Op::Alone(second, several(What::Renew, second)),
+                Op::Alone(who, several(What::Acquire, who)),
+            ]);
             ops.push(Op::Batch(second, (0..NAMES.len()).map(|lock| Ask::Show { lock }).collect()));
             ops
         },

@@ -324,6 +324,12 @@ pub fn renew(lock: &str, by: &str, lease_ms: u64) -> Command {
     Command::Renew(Renew { also: Default::default(), name: name(lock), token: token(by), lease_ms })
 }
 
+/// A renewal of several locks together.
+pub fn renew_all(locks: &[&str], by: &str, lease_ms: u64) -> Command {
+    let also = locks[1..].iter().copied().map(name).collect();
+    Command::Renew(Renew { also, name: name(locks[0]), token: token(by), lease_ms })
+}
+
 pub fn cancel(lock: &str, by: &str) -> Command {
     Command::Cancel {
         also: Default::default(),
