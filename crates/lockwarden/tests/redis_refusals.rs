@@ -17,8 +17,8 @@ use lockwarden_testkit::{
     servers::{Server, ServerKind},
 };
 use redis_support::{
-    SOON, Session, acquire, acquire_of, acquire_shared, cancel, recall, release, renew, revoke,
-    settings, show, with_protocols,
+    SOON, Session, acquire, acquire_all, acquire_of, acquire_shared, cancel, recall, release,
+    release_all, renew, renew_all, revoke, settings, show, with_protocols,
 };
 use std::{io::Read, net::TcpListener};
 
@@ -105,7 +105,20 @@ fn c36_out_of_memory() {
             session.ask(acquire_shared("read", reader, Wait::No));
         }
         session.ask(acquire("read", "w", Wait::Forever));
+        session.ask(acquire_all(&["one", "two", "three"], "t", Wait::No));
         assert!(server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).is_ok());
+        // All of several or none (R29), though the first of them is written before the others.
+        for wait in [Wait::No, Wait::Forever] {
+            let error = session.try_ask(acquire_all(&["new", "newer"], "t", wait)).unwrap_err();
+            assert_eq!(trouble(&error), Trouble::OutOfMemory);
+            assert_eq!(server.cmd(&["EXISTS", "new", "newer"]).int(), Some(0));
+        }
+        for lease_ms in [20_000, 20_000, 30_000] {
+            let renewed = session.ask(renew_all(&["one", "two", "three"], "t", lease_ms));
+            assert_eq!(renewed, Reply::Renewed { lease_ms });
+        }
+        assert_eq!(session.ask(release_all(&["one", "two", "three"], "t")), Reply::Released);
+        assert_eq!(server.cmd(&["EXISTS", "one", "two", "three"]).int(), Some(0));
         // Held together it is no other: no new reader, but those who are there go on.
         for lock in ["read", "new"] {
             let error = session.try_ask(acquire_shared(lock, "t", Wait::Forever)).unwrap_err();

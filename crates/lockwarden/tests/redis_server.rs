@@ -19,8 +19,8 @@ use lockwarden_testkit::{
     servers::{Restart, Server, ServerKind},
 };
 use redis_support::{
-    SOON, Session, acquire, acquire_of, cancel, name, release, renew, revoke, runtime, settings,
-    show, with_protocols,
+    SOON, Session, acquire, acquire_all, acquire_of, cancel, name, release, release_all, renew,
+    renew_all, revoke, runtime, settings, show, with_protocols,
 };
 use std::process::Command as Process;
 
@@ -252,6 +252,81 @@ fn g4_a_queue_outlives_meta() {
             "{granted:?}"
         );
     }
+}
+
+/// R29: the script's shorter way for several names writes the records that the other one does. A name with braces takes
+/// that.
+#[test]
+fn r29_records_of_several_are_alike_by_both_ways() {
+    with_protocols(|server, settings| {
+        let mut session = Session::connect(settings, "A");
+        let mut record = |locks: &[&str], renewed: Option<u64>| {
+            let reply = session.ask(acquire_all(locks, "t", Wait::No));
+            let Reply::Granted { fence, .. } = reply else { panic!("{reply:?}") };
+            if let Some(lease_ms) = renewed {
+                assert_eq!(
+                    session.ask(renew_all(locks, "t", lease_ms)),
+                    Reply::Renewed { lease_ms }
+                );
+            }
+            let ttl_ms = |lock| server.cmd(&["PTTL", lock]).int().unwrap();
+            let lease_ms = renewed.unwrap_or(30_000) as i64;
+            assert!(locks.iter().all(|lock| (lease_ms - 900..=lease_ms).contains(&ttl_ms(lock))));
+            let values = locks.iter().map(|lock| server.cmd(&["GET", lock]));
+            let mut texts: Vec<Vec<u8>> = values
+                .map(|value| match value {
+                    Value::Bulk(text) => text,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            texts.dedup();
+            assert_eq!(texts.len(), 1, "they have one fence");
+            // The fence is the moment, which is the record's as well.
+            let (text, moment) = (texts.remove(0), [&[0xcf][..], &fence.to_be_bytes()].concat());
+            let mut parts = Vec::new();
+            let mut from = 0;
+            for at in 0..text.len() {
+                if text[at..].starts_with(&moment) {
+                    parts.push(text[from..at].to_vec());
+                    from = at + moment.len();
+                }
+            }
+            parts.push(text[from..].to_vec());
+            assert_eq!(parts.len(), 3, "{text:?}");
+            parts
+        };
+        let (short, long) = (["one", "two", "three"], ["four", "x{tag}y"]);
+        for renewed in [None, Some(30_000), Some(20_000), Some(20_000)] {
+            assert_eq!(record(&short, renewed), record(&long, renewed));
+            server.cmd(&[&["DEL"], &short[..], &long].concat());
+        }
+    });
+}
+
+/// R29: what is left of a request whose tickets were dropped while its session was cut off is forgotten when it asks again
+/// and all names are free. Else names would be kept for nobody.
+#[test]
+fn r29_a_request_without_tickets_is_forgotten() {
+    with_protocols(|server, settings| {
+        let mut holder = Session::connect(settings, "A");
+        let mut waiter = Session::connect(settings, "B");
+        let both = ["one", "two"];
+        assert!(matches!(holder.ask(acquire_all(&both, "t", Wait::No)), Reply::Granted { .. }));
+        let refused = waiter.ask(acquire_all(&both, "u", Wait::Forever));
+        assert!(matches!(refused, Reply::Refused { .. }), "{refused:?}");
+        drop(waiter);
+        eventually(SOON, || {
+            let heard = server.cmd(&["PUBSUB", "NUMSUB", "lockwarden:session:B"]);
+            heard.items()[1].int() == Some(0)
+        });
+        assert_eq!(holder.ask(release_all(&both, "t")), Reply::Released);
+        assert_eq!(server.cmd(&["HLEN", "lockwarden:requested"]).int(), Some(1));
+        let mut waiter = Session::connect(settings, "B");
+        let granted = waiter.ask(acquire_all(&both, "u", Wait::Forever));
+        assert!(matches!(granted, Reply::Granted { .. }), "{granted:?}");
+        assert_eq!(server.cmd(&["HLEN", "lockwarden:requested"]).int(), Some(0));
+        assert_eq!(waiter.ask(release_all(&both, "u")), Reply::Released);
+    });
 }
 
 /// R12: what somebody else put where an owner's waits are kept stays as it is, and hurts nobody's wait.

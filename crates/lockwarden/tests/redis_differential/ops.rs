@@ -8,7 +8,9 @@ use lockwarden_core::{
 use proptest::prelude::*;
 use std::sync::Arc;
 
-pub(crate) const NAMES: [&str; 3] = ["plain", "x{tag}y", "}{"];
+pub(crate) const NAMES: [&str; 4] = ["plain", "x{tag}y", "}{", "second"];
+/// Those whose companions' names have the plain form: only they have shorter ways in the script, if several are asked for.
+pub(crate) const PLAIN: [&str; 2] = ["plain", "second"];
 pub(crate) const TOKENS: [&str; 5] = ["a", "b", "c", "d", "1:\u{e9}\n"];
 pub(crate) const SESSIONS: [&str; 3] = ["A", "B", "C"];
 
@@ -138,25 +140,36 @@ pub(crate) enum What {
     Adopt,
 }
 
-/// The names of a request for several, in order.
-const SETS: [&[usize]; 4] = [&[0, 1], &[0, 2], &[1, 2], &[0, 1, 2]];
+/// The names of a request for several, in order; from [`PLAIN_SETS`] on all of them are plain. Two have the same names,
+/// by tokens of their own.
+const SETS: [&[usize]; 6] = [&[0, 1], &[0, 2], &[1, 2], &[0, 1, 2], &[0, 3], &[0, 3]];
+const PLAIN_SETS: usize = 4;
+
+fn set() -> impl Strategy<Value = usize> {
+    prop_oneof![1 => 0..PLAIN_SETS, 1 => PLAIN_SETS..SETS.len()]
+}
 
 fn lock() -> impl Strategy<Value = usize> {
-    prop_oneof![6 => Just(0_usize), 2 => Just(1), 1 => Just(2)]
+    prop_oneof![6 => Just(0_usize), 2 => Just(1), 1 => Just(2), 1 => Just(3)]
 }
 
 /// How the tokens of a session that are its own alone are used: the same token is the same acquisition. Most uses of
 /// one lock can be beside each other.
-const OWN_MODES: [[Mode; 3]; 2] = [
-    [Mode::Shared, Mode::Shared, Mode::Permits { count: 1, of: 2 }],
-    [Mode::Permits { count: 1, of: 3 }, Mode::Shared, Mode::Permits { count: 2, of: 2 }],
+const OWN_MODES: [[Mode; 4]; 2] = [
+    [Mode::Shared, Mode::Shared, Mode::Permits { count: 1, of: 2 }, Mode::Shared],
+    [
+        Mode::Permits { count: 1, of: 3 },
+        Mode::Shared,
+        Mode::Permits { count: 2, of: 2 },
+        Mode::Shared,
+    ],
 ];
 
 /// How its requests for several are.
-const MODES: [[Mode; 3]; 3] = [
-    [Mode::Exclusive; 3],
-    [Mode::Shared, Mode::Exclusive, Mode::Permits { count: 1, of: 2 }],
-    [Mode::Shared, Mode::Shared, Mode::Permits { count: 2, of: 2 }],
+const MODES: [[Mode; 4]; 3] = [
+    [Mode::Exclusive; 4],
+    [Mode::Shared, Mode::Exclusive, Mode::Permits { count: 1, of: 2 }, Mode::Exclusive],
+    [Mode::Shared, Mode::Shared, Mode::Permits { count: 2, of: 2 }, Mode::Shared],
 ];
 
 fn lease_ms() -> impl Strategy<Value = u64> {
@@ -227,7 +240,8 @@ fn several() -> impl Strategy<Value = Op> {
     // Seldom another's token.
     let whose = prop_oneof![12 => Just(0_usize), 1 => Just(1)];
     let rest = (wait, prop::bool::ANY);
-    (0..3_usize, what, 0..SETS.len(), (whose, 0..4_usize), rest).prop_map(
+    let which = prop_oneof![2 => Just(0_usize), 3 => 1..4_usize];
+    (0..3_usize, what, set(), (whose, which), rest).prop_map(
         |(who, what, set, (whose, which), (wait, owned))| {
             // Only a session's own token asks for several, and only what was handed over has the last of them.
             let (whose, which) = match what {
@@ -242,7 +256,7 @@ fn several() -> impl Strategy<Value = Op> {
 
 /// Requests for several locks and for one in each other's way, and what gives them free again.
 fn crowd() -> impl Strategy<Value = Vec<Op>> {
-    let single = (0..3_usize, 0..3_usize, prop::bool::ANY, prop::bool::ANY).prop_map(
+    let single = (0..3_usize, 0..NAMES.len(), prop::bool::ANY, prop::bool::ANY).prop_map(
         |(who, lock, releases, alone)| {
             let ask = Ask::Acquire {
                 lock,
@@ -263,13 +277,13 @@ fn crowd() -> impl Strategy<Value = Vec<Op>> {
         2 => (0..3_usize).prop_map(Op::Cut),
         4 => (0..3_usize).prop_map(Op::Join),
         1 => prop::sample::select(vec![2_600, 3_300, 31_000]).prop_map(Op::StepMs),
-        1 => (0..3_usize).prop_map(|lock| Op::Foreign(lock, Foreign::Del)),
+        1 => (0..NAMES.len()).prop_map(|lock| Op::Foreign(lock, Foreign::Del)),
     ];
     let op = prop_oneof![10 => several(), 8 => single, 2 => other];
     prop::collection::vec(op, 4..24).prop_map(|mut ops| {
         ops.splice(0..0, (0..3).map(Op::Join));
         ops.push(Op::Join(0));
-        ops.push(Op::Batch(0, (0..3).map(|lock| Ask::Show { lock }).collect()));
+        ops.push(Op::Batch(0, (0..NAMES.len()).map(|lock| Ask::Show { lock }).collect()));
         ops
     })
 }
@@ -299,7 +313,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// What may happen in a whole case: anything, and now and then a story that seldom comes by chance.
 pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
     let one_or_more = prop_oneof![12 => op().prop_map(|op| vec![op]), 1 => story(), 1 => cycle(), 2 => crowd(),
-        2 => hold()];
+        2 => hold(), 2 => several_in_short()];
     prop::collection::vec(one_or_more, 1..35).prop_map(|parts| parts.concat())
 }
 
@@ -448,6 +462,74 @@ fn hold() -> impl Strategy<Value = Vec<Op>> {
             let release = Ask::Release { lock, by: own, lost: keep.1 == 4_000 };
             ops.extend([Op::Join(holder), Op::Alone(holder, release)]);
             ops.push(Op::Batch(second, vec![Ask::Show { lock }]));
+            ops
+        },
+    )
+}
+
+/// Several plain names that are all free are acquired and given back, which has a shorter way in the script, while
+/// others wait elsewhere or not; and what may come between, so that it is the other way.
+fn several_in_short() -> impl Strategy<Value = Vec<Op>> {
+    let turn = prop::sample::select(vec![0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    let turns = (turn.clone(), turn);
+    (0..3_usize, PLAIN_SETS..SETS.len(), turns, prop::bool::ANY, prop::bool::ANY).prop_map(
+        |(who, set, turns, others_wait, owned)| {
+            let (first, second) = ((who + 1) % 3, (who + 2) % 3);
+            let single = |lock, wait| Ask::Acquire {
+                lock,
+                by: 0,
+                proof: false,
+                wait,
+                lease_ms: 30_000,
+                grace_ms: 3_000,
+                floor: Floor::None,
+                owner: Whose::Own,
+                alone: true,
+                keep: (0, 0),
+            };
+            let several =
+                |what, who| Ask::Several { what, set, by: (who, 0), wait: Wait::Forever, owned };
+            let between = |turn| match turn {
+                1 => Op::Alone(who, several(What::Renew, who)),
+                2 => Op::Alone(second, single(3, Wait::Forever)),
+                3 => Op::Alone(second, several(What::Acquire, second)),
+                4 => Op::Foreign(0, Foreign::Del),
+                5 => Op::Foreign(3, Foreign::Set { px: Some(90_000) }),
+                6 => Op::Cut(who),
+                7 => Op::OtherRun,
+                8 => Op::StepMs(2_600),
+                9 => Op::Alone(second, several(What::Release, who)),
+                _ => Op::Alone(who, Ask::Beat),
+            };
+            // Or what stands there from before is in the way.
+            let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2), Op::Flush];
+            ops.extend([Op::Alone(who, Ask::Beat), Op::StepMs(3_300)]);
+            if others_wait {
+                ops.push(Op::Alone(first, single(1, Wait::No)));
+                ops.push(Op::Alone(second, single(1, Wait::Forever)));
+            }
+            ops.extend([
+                between(turns.0),
+                Op::Join(who),
+                Op::Alone(who, several(What::Acquire, who)),
+            ]);
+            ops.extend([between(turns.1), Op::Join(who)]);
+            // To give them back needs no owner: here `owned` says that they were not lost.
+            let release = Ask::Several {
+                what: What::Release,
+                set,
+                by: (who, 0),
+                wait: Wait::No,
+                owned: turns.1 != 8,
+            };
+            // Whom they were handed to makes the lease whole (R27).
+            ops.extend([
+                Op::Alone(who, several(What::Renew, who)),
+                Op::Alone(who, release),
+                Op::Alone(second, several(What::Renew, second)),
+                Op::Alone(who, several(What::Acquire, who)),
+            ]);
+            ops.push(Op::Batch(second, (0..NAMES.len()).map(|lock| Ask::Show { lock }).collect()));
             ops
         },
     )

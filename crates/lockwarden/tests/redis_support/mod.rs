@@ -298,6 +298,12 @@ pub fn acquire_shared(lock: &str, by: &str, wait: Wait) -> Command {
     Command::Acquire(Acquire { modes: [Mode::Shared].into(), ..ask })
 }
 
+/// An acquire of several locks together.
+pub fn acquire_all(locks: &[&str], by: &str, wait: Wait) -> Command {
+    let Command::Acquire(ask) = acquire(locks[0], by, wait) else { unreachable!() };
+    Command::Acquire(Acquire { also: locks[1..].iter().copied().map(name).collect(), ..ask })
+}
+
 /// An acquire of an owner, which waits.
 pub fn acquire_of(owner: &str, lock: &str, by: &str) -> Command {
     let Command::Acquire(ask) = acquire(lock, by, Wait::Forever) else { unreachable!() };
@@ -308,8 +314,20 @@ pub fn release(lock: &str, by: &str) -> Command {
     Command::Release { also: Default::default(), name: name(lock), token: token(by), lost: false }
 }
 
+/// A release of several locks together.
+pub fn release_all(locks: &[&str], by: &str) -> Command {
+    let also = locks[1..].iter().copied().map(name).collect();
+    Command::Release { also, name: name(locks[0]), token: token(by), lost: false }
+}
+
 pub fn renew(lock: &str, by: &str, lease_ms: u64) -> Command {
     Command::Renew(Renew { also: Default::default(), name: name(lock), token: token(by), lease_ms })
+}
+
+/// A renewal of several locks together.
+pub fn renew_all(locks: &[&str], by: &str, lease_ms: u64) -> Command {
+    let also = locks[1..].iter().copied().map(name).collect();
+    Command::Renew(Renew { also, name: name(locks[0]), token: token(by), lease_ms })
 }
 
 pub fn cancel(lock: &str, by: &str) -> Command {

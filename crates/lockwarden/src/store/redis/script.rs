@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/lib/head.lua"),
     include_str!("scripts/alone.lua"),
+    include_str!("scripts/alone_several.lua"),
     include_str!("scripts/lib/known.lua"),
     include_str!("scripts/lib/machine.lua"),
     include_str!("scripts/lib/sessions.lua"),

@@ -31,7 +31,7 @@
 -- holds them equal to those in Rust. Each call runs the whole script anew, and making its functions
 -- would cost more than a command does. So they are made in `machine`, when the first command comes
 -- that needs them; the common cases of the common commands are in `batch.lua` itself, and those of a call of
--- one command in `alone.lua`.
+-- one command in `alone.lua` and `alone_several.lua`.
 -- Redis 7 and later replicate effects anyway.
 if not redis.REDIS_VERSION_NUM and redis.replicate_commands then
   redis.replicate_commands()
