@@ -1,7 +1,7 @@
 //! Holds whose commands, answers or callers are lost on the way, and servers that forget what became of them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use lockwarden::{Effect, HandOver, Warden};
+use lockwarden::{Effect, HandOver, Mode, State, Warden};
 use lockwarden_testkit::{
     proxy::{Cut, Direction, NewConnections, Proxy},
     servers::{Restart, Server, ServerKind},
@@ -199,6 +199,64 @@ fn r16_what_nobody_wants_has_no_minimum() {
         assert!(tokio::time::timeout(MS(50), nightly.acquire()).await.is_err());
         proxy.release(Direction::ToServer);
         until(|| async { b.lock("x").no_wait().acquire().await.is_ok() }).await;
+    });
+}
+
+/// G1, R16: an upgrade that was carried out, though its caller never heard of it, is not given back while the guard is
+/// believed in as a reader's; then it is, and nothing stays.
+#[test]
+fn g1_an_upgrade_that_is_dropped_is_kept_while_it_is_believed_in() {
+    let server = server();
+    runtime().block_on(async {
+        let proxy = Proxy::start(server.address()).unwrap();
+        let a = Warden::connect(&server.url_at(proxy.address())).await.unwrap();
+        let b = Warden::connect(&server.url()).await.unwrap();
+        let mut guard = a.lock("x").shared().lease(MS(3_000)).acquire().await.unwrap();
+        proxy.hold(Direction::ToClient);
+        let upgraded = || async {
+            let holder = b.show("x").await.unwrap().holder.unwrap();
+            holder.record.unwrap().mode == Mode::Exclusive
+        };
+        tokio::select! {
+            biased;
+            _ = guard.try_upgrade() => panic!("its answer is held back"),
+            () = until(upgraded) => {}
+        }
+        proxy.release(Direction::ToClient);
+        until(|| async {
+            let writes = b.lock("x").no_wait().acquire().await.is_ok();
+            assert!(!(writes && guard.check()), "both believe");
+            writes
+        })
+        .await;
+        assert_eq!(guard.release().await.unwrap_err().code(), "lost");
+    });
+}
+
+/// G8: a renewal that crosses an upgrade, with the token from before, is no loss.
+#[test]
+fn g8_a_renewal_that_crosses_an_upgrade_is_no_loss() {
+    let server = server();
+    runtime().block_on(async {
+        let proxy = Proxy::start(server.address()).unwrap();
+        let a = Warden::connect(&server.url_at(proxy.address())).await.unwrap();
+        let mut guard = a.lock("x").shared().lease(MS(2_000)).acquire().await.unwrap();
+        proxy.hold(Direction::ToServer);
+        let upgrading = tokio::spawn(async move {
+            guard.try_upgrade().await.unwrap();
+            guard
+        });
+        // Longer than a third of the lease: behind the upgrade stands a renewal.
+        tokio::time::sleep(MS(900)).await;
+        proxy.release(Direction::ToServer);
+        let guard = upgrading.await.unwrap();
+        let until = Instant::now() + MS(2_500);
+        while Instant::now() < until {
+            assert!(!matches!(guard.state(), State::Lost(_)), "{:?}", guard.state());
+            tokio::time::sleep(MS(5)).await;
+        }
+        assert!(guard.check(), "renewed by its new token");
+        guard.release().await.unwrap();
     });
 }
 

@@ -58,6 +58,11 @@ pub(super) struct Listeners {
     pub(super) extends: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
     /// How often it was recalled, and who asked last. Nobody need listen yet.
     pub(super) recall: Option<(u32, Arc<Party>)>,
+    /// By which tokens the store may know it as well: those of upgrades whose outcome is not known.
+    pub(super) perhaps: Vec<Token>,
+    /// Of a renewal that was sent before this (µs) "not held" says nothing: it may have had the token from before an
+    /// upgrade.
+    pub(super) upgraded_us: u64,
 }
 
 /// Where an acquisition stands.
@@ -154,6 +159,11 @@ impl Acquisition {
     /// Takes the calls of `extend`.
     pub(super) fn take_extends(&mut self) -> Vec<(u64, oneshot::Sender<Result<(), Error>>)> {
         self.listeners.as_mut().map_or_else(Vec::new, |it| std::mem::take(&mut it.extends))
+    }
+
+    /// See [`Listeners::upgraded_us`].
+    pub(super) fn upgraded_us(&self) -> u64 {
+        self.listeners.as_ref().map_or(0, |it| it.upgraded_us)
     }
 
     /// How often it was recalled, and who asked last.

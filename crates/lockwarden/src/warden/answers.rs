@@ -337,6 +337,9 @@ impl State {
                 self.keeper.lost(id, Loss::NotHeld(Absence::Taken));
                 self.end_extends(id, Loss::NotHeld(Absence::Taken));
             }
+            Ok(Reply::NotHeld(_)) if sent_us < acquisition.upgraded_us() => {
+                self.keeper.renewal_failed(now_us, id);
+            }
             Ok(Reply::NotHeld(absence)) => {
                 self.keeper.lost(id, Loss::NotHeld(absence));
                 self.end_extends(id, Loss::NotHeld(absence));

@@ -289,11 +289,7 @@ impl Guard {
                 Ok(())
             }
             Err(error) => {
-                let loss = match error {
-                    Error::Lost { loss, .. } => Some(loss),
-                    _ => None,
-                };
-                shared.not_converted(self.id, &new_token, loss);
+                shared.not_converted(self.id, &new_token, Some(&error));
                 Err(error)
             }
         }

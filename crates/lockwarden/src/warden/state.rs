@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock,
-    error::{Error, StoreError},
+    error::{Effect, Error, StoreError},
     store::Page,
 };
 use lockwarden_core::{
@@ -393,42 +393,57 @@ impl State {
             return Err(Error::Lost { name: ask.name.clone(), loss });
         }
         let (name, token) = (ask.name.clone(), ask.token.clone());
+        if !ask.proof.is_empty() {
+            let rule = "a lock with a drop-in value is held exclusively, and stays so";
+            return Err(Error::Invalid(format!("{rule}: {name}")));
+        }
         let in_use = ask.mode_at(0);
         if matches!(in_use, Mode::Permits { .. }) {
             return Err(Error::OtherMode { name, asked: to, in_use });
         }
+        let floor = ask.floor.max(self.floor);
         if to == Mode::Shared {
             // Whatever becomes of it, its owner does not write any more.
             ask.modes = [to].into();
+        } else if !acquisition.listeners().perhaps.contains(new_token) {
+            // Registered before it leaves: what somebody asks about is not disowned while we may believe in it (R16).
+            acquisition.listeners().perhaps.push(new_token.clone());
+            acquisition.listeners().upgraded_us = u64::MAX;
+            self.ids.insert(new_token.clone(), id);
         }
-        let floor = ask.floor.max(self.floor);
-        let new_token = if to == Mode::Shared { token.clone() } else { new_token.clone() };
-        // Registered before it leaves: somebody may ask about it (R16).
-        self.ids.insert(new_token.clone(), id);
+        let new_token = new_token.clone();
         Ok(Command::Convert { name, token, to, new_token, floor })
     }
 
     /// It is held in that mode now, by that token.
     pub(super) fn converted(&mut self, id: HandleId, to: Mode, token: &Token, fence: u64) {
         self.floor = self.floor.max(fence);
-        if let Some(acquisition) = self.acquisitions.get_mut(&id) {
-            acquisition.fence = fence;
-            acquisition.ask.modes = [to].into();
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        acquisition.fence = fence;
+        acquisition.ask.modes = [to].into();
+        if acquisition.ask.token != *token {
             let before = std::mem::replace(&mut acquisition.ask.token, token.clone());
-            if before != *token {
-                self.ids.remove(&before);
-            }
+            acquisition.listeners().perhaps.retain(|it| it != token);
+            acquisition.listeners().upgraded_us = clock::now_us();
+            self.ids.remove(&before);
         }
     }
 
-    /// A conversion failed: the token that it would have had is nobody's.
-    pub(super) fn not_converted(&mut self, id: HandleId, new_token: &Token, loss: Option<Loss>) {
-        let own = self.acquisitions.get(&id).is_some_and(|it| it.ask.token == *new_token);
-        if !own {
+    /// A conversion failed, or its outcome is not known: then the store may know the lock by the new token. Our renewals
+    /// find that out.
+    pub(super) fn not_converted(&mut self, id: HandleId, new_token: &Token, error: Option<&Error>) {
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        if acquisition.ask.token == *new_token {
+            // A downgrade.
+        } else if error.is_some_and(|error| error.effect() == Effect::NotApplied) {
+            acquisition.listeners().perhaps.retain(|it| it != new_token);
+            acquisition.listeners().upgraded_us = 0;
             self.ids.remove(new_token);
+        } else {
+            acquisition.listeners().upgraded_us = clock::now_us();
         }
-        if let Some(loss) = loss {
-            self.keeper.lost(id, loss);
+        if let Some(Error::Lost { loss, .. }) = error {
+            self.keeper.lost(id, *loss);
             self.wake();
         }
     }
@@ -674,7 +689,12 @@ impl State {
     pub(super) fn forget(&mut self, id: HandleId) {
         self.keeper.forget(id);
         let Some(acquisition) = self.acquisitions.remove(&id) else { return };
-        let Acquisition { ask, timer_us, was_sent, .. } = *acquisition;
+        let Acquisition { ask, timer_us, was_sent, listeners, .. } = *acquisition;
+        for token in listeners.map_or_else(Vec::new, |it| it.perhaps) {
+            // Nobody has it any more, if it was ever known.
+            self.ids.remove(&token);
+            self.disown(&ask.name, &token, true);
+        }
         self.acquisitions_sent -= usize::from(was_sent);
         self.timers.remove(&(timer_us, id));
         self.owners.ended(&ask.party.owner, ask.names(), id);
