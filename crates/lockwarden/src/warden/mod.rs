@@ -14,6 +14,7 @@
 
 mod acquisition;
 mod answers;
+mod changes;
 mod driver;
 mod guard;
 mod inbox;
