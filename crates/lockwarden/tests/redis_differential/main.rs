@@ -11,6 +11,7 @@ mod alike;
 mod ops;
 #[path = "../redis_support/mod.rs"]
 mod redis_support;
+mod stories;
 
 use alike::{TOLERANCE_MS, alike_message, alike_reply};
 use lockwarden::store::redis::RedisStore;
