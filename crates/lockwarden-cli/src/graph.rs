@@ -42,9 +42,15 @@ fn words(graph: &GraphJson) -> String {
             None if lock.waits_for_others() => " is free\n".into(),
             None => " is about to be granted\n".into(),
             Some(holder) => {
-                let since =
-                    holder.held_ms.map_or_else(String::new, |ms| format!(" for {}", span(ms)));
-                format!(" is held by {}{since}\n", Party::holder(holder).words)
+                let party = |it: &HolderJson| {
+                    let since =
+                        it.held_ms.map_or_else(String::new, |ms| format!(" for {}", span(ms)));
+                    Party::holder(it).words + &since
+                };
+                // Whoever wants it alone waits for all of them.
+                let all: Vec<String> =
+                    std::iter::once(holder).chain(&lock.beside).map(party).collect();
+                format!(" {} {}\n", relation(holder), all.join(", beside "))
             }
         };
         for (place, ticket) in lock.queue.iter().enumerate() {
@@ -88,6 +94,15 @@ impl<'a> Party<'a> {
     }
 }
 
+/// What a lock is to whom it names as its holder.
+fn relation(holder: &HolderJson) -> &'static str {
+    match holder.state {
+        Some("cooling") => "was held last by",
+        Some("handed over") => "was handed over by",
+        _ => "is held by",
+    }
+}
+
 /// What else is known of a party: where it acquires, and its tags.
 fn more(site: Option<&str>, tags: Option<&BTreeMap<String, String>>) -> String {
     let site = site.map_or_else(String::new, |site| format!(" at {}", escaped(site)));
@@ -105,11 +120,12 @@ fn dot(graph: &GraphJson) -> String {
         parties.insert(node.clone(), quoted(&party.words));
         node
     };
-    for LockJson { name, holder, queue, .. } in &graph.locks {
+    for LockJson { name, holder, beside, queue, .. } in &graph.locks {
         let lock = quoted(&format!("lock {name}"));
         edges += &format!("  {lock} [label={}];\n", quoted(name));
-        if let Some(holder) = holder {
-            edges += &format!("  {lock} -> {} [label=\"held by\"];\n", draw(Party::holder(holder)));
+        for holder in holder.iter().chain(beside) {
+            let label = relation(holder).trim_start_matches("is ");
+            edges += &format!("  {lock} -> {} [label=\"{label}\"];\n", draw(Party::holder(holder)));
         }
         for (place, ticket) in queue.iter().enumerate() {
             let label = quoted(&format!("{}. {}", place + 1, span(ticket.waited_ms)));

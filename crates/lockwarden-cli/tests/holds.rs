@@ -33,7 +33,12 @@ fn a_short_job_keeps_its_minimum() {
         assert_eq!(site.show("x")["holder"]["state"], "cooling");
         assert!(site.ran(&["show", "x"]).text().contains("held by nobody, but not free"));
         assert!(site.ran(&["ls"]).text().contains("cooling"));
-        waited(&site);
+        // Dead or gone, it is not free for whoever waits for that either.
+        assert_eq!(site.ran(&["wait", "x", "--wait", "0s"]).code(), 75);
+        let waiting = site.run(&["x", "--wait", "30s"], "true");
+        site.await_queue("x", 1);
+        assert!(site.ran(&["graph"]).text().contains("x was held last by nightly"));
+        assert_eq!(waiting.end().code(), 0);
         assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
         assert!(site.is_free("x"));
     }

@@ -25,6 +25,18 @@ fn readers_run_together_and_a_killed_one_is_noticed() {
         );
         let words = site.ran(&["show", "x"]).text();
         assert!(words.contains("held (shared)") && words.contains("beside "), "{words}");
+        // Whoever waits for both is shown to wait for both.
+        let waiting = site.run(&["x", "--wait", "20s"], "true");
+        site.await_queue("x", 1);
+        let words = site.ran(&["graph"]).text();
+        assert!(
+            words.contains("x is held by one ") && words.contains(", beside two ")
+                || words.contains("x is held by two ") && words.contains(", beside one "),
+            "{words}"
+        );
+        assert_eq!(site.ran(&["graph", "--dot"]).text().matches("[label=\"held by\"]").count(), 2);
+        waiting.signal(Signal::TERM);
+        assert_eq!(waiting.end().code(), 128 + 15);
         // The runner and its command are gone at once: what they held is, too.
         one.signal(Signal::KILL);
         site.write("go-one");

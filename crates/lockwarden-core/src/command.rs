@@ -163,10 +163,9 @@ impl fmt::Display for Mode {
 }
 
 /// What has become of a hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HoldState {
     /// Its holder has it.
-    #[default]
     Held,
     /// An operator has revoked it; it ends soon (R32).
     Revoked,

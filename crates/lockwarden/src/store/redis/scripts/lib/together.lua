@@ -16,6 +16,12 @@ local function used()
   return tonumber(call('HGET', companion('shares'), '') or 0)
 end
 
+local function use_permits(more)
+  if more ~= 0 then
+    call('HSET', companion('shares'), '', used() + more)
+  end
+end
+
 -- In how many ms the last of the leases ends, 1 at least; or nil: there is none.
 local function last_left()
   local last_one = call('ZRANGE', companion('holders'), -1, -1, 'WITHSCORES')
@@ -49,7 +55,7 @@ local function remove_share(token)
   call('ZREM', companion('holders'), token)
   call('HDEL', companion('shares'), token)
   if it and it.of > 0 then
-    call('HSET', companion('shares'), '', used() - it.count)
+    use_permits(-it.count)
   end
 end
 
@@ -77,9 +83,7 @@ forget_over = function()
     end
     call('ZREM', companion('holders'), unpack(over))
     call('HDEL', companion('shares'), unpack(over))
-    if freed > 0 then
-      call('HSET', companion('shares'), '', used() - freed)
-    end
+    use_permits(-freed)
     upto = 999
   end
   if is_changed then
@@ -236,7 +240,7 @@ local function grant(it, keys, modes)
       end
       put_share(it, ends)
       if it.of > 0 then
-        call('HSET', companion('shares'), '', used() + it.count)
+        use_permits(it.count)
       end
       settle()
     end
@@ -293,7 +297,7 @@ local function replace(token, it, ends)
   remove_share(token)
   put_share(it, ends)
   if it.of > 0 then
-    call('HSET', companion('shares'), '', used() + it.count)
+    use_permits(it.count)
   end
   settle()
 end
