@@ -16,7 +16,10 @@ use crate::{
     process::Unforked, warden::Shared,
 };
 use std::{fmt, future::Future, ops::Deref, sync::Arc, time::Duration};
-use tokio::runtime::{Builder, Runtime};
+use tokio::{runtime::Builder, task::AbortHandle};
+use turns::Turns;
+
+mod turns;
 
 /// As [`crate::Warden`]. Heartbeat and renewal run on a thread of its own, whatever the caller's
 /// threads do. Its methods block, so they must not be called from async code. In a forked child they
@@ -46,7 +49,7 @@ pub struct Guard {
 /// The runtime of a warden and its thread. A forked child has neither: it must not ask the runtime
 /// for anything, nor wait for the thread's end (R24).
 struct Thread {
-    runtime: Unforked<Runtime>,
+    turns: Unforked<Arc<Turns>>,
     shared: Arc<Shared>,
 }
 
@@ -56,12 +59,13 @@ const LAST: Duration = Duration::from_secs(3);
 impl Drop for Thread {
     /// What was dropped just before is released by the driver, which needs the thread for it.
     fn drop(&mut self) {
+        let Some(turns) = self.turns.get() else { return };
         // In async code nothing may block; then the store finds out by the closed link.
-        if tokio::runtime::Handle::try_current().is_ok() {
-            return;
+        if tokio::runtime::Handle::try_current().is_err() {
+            let shared = self.shared.clone();
+            let _ = turns.block_on(async move { tokio::time::timeout(LAST, shared.ended()).await });
         }
-        let shared = self.shared.clone();
-        let _ = self.block_on(async move { tokio::time::timeout(LAST, shared.ended()).await });
+        turns.end();
     }
 }
 
@@ -74,7 +78,7 @@ impl fmt::Debug for Thread {
 impl Thread {
     /// None: this is a forked child.
     fn block_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        Some(self.runtime.get()?.block_on(future))
+        Some(self.turns.get()?.block_on(future))
     }
 
     fn block_on_call<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -96,15 +100,13 @@ impl Warden {
     /// # Errors
     /// As there.
     pub fn with(settings: Settings, url: &str) -> Result<Warden, Error> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("lockwarden")
-            .enable_all()
-            .build()
-            .map_err(|error| StoreError::Invalid { detail: format!("no thread: {error}") })?;
+        let no_thread =
+            |error: std::io::Error| StoreError::Invalid { detail: format!("no thread: {error}") };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
         let inner = runtime.block_on(settings.connect(url))?;
         let shared = inner.shared();
-        let thread = Thread { runtime: Unforked::new(runtime), shared };
+        let turns = Turns::start(runtime).map_err(no_thread)?;
+        let thread = Thread { turns: Unforked::new(turns), shared };
         Ok(Warden { inner, thread: Arc::new(thread) })
     }
 
@@ -145,6 +147,34 @@ impl Warden {
     /// As there.
     pub fn recall(&self, name: &str, token: &Token) -> Result<(), Error> {
         self.thread.block_on_call(self.inner.recall(name, token))
+    }
+
+    /// Where the store is, without its password.
+    #[must_use]
+    pub fn place(&self) -> String {
+        self.inner.place()
+    }
+
+    /// The same warden for async code, which may wait on any runtime.
+    #[must_use]
+    pub fn as_async(&self) -> &crate::Warden {
+        &self.inner
+    }
+
+    /// Was it connected by this very process? A forked child cannot use it.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.thread.turns.get().is_some()
+    }
+
+    /// Waits for something of [`Warden::as_async`], which may have timers; none: this is a forked child.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        self.thread.block_on(future)
+    }
+
+    /// Runs this beside heartbeat and renewal, which it must never block; none: this is a forked child.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+        Some(self.thread.turns.get()?.spawn(future))
     }
 
     /// As [`crate::Warden::close`].

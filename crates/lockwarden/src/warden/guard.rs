@@ -143,14 +143,18 @@ impl Guard {
         Duration::from_micros(stop_us.saturating_sub(clock::now_us()))
     }
 
-    /// Ends when the lock is lost, and says why. Safe to drop and to call again.
-    pub async fn lost(&self) -> Loss {
+    /// Ends when the lock is lost, and says why. Safe to drop and to call again. It does not borrow the guard, so that
+    /// another task may wait for it; once the guard is released it says nothing of use any more.
+    pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
+        let (shared, id) = (self.shared.clone(), self.id);
         let mut seen = self.state();
-        loop {
-            if let State::Lost(loss) = seen {
-                return loss;
+        async move {
+            loop {
+                if let State::Lost(loss) = seen {
+                    return loss;
+                }
+                seen = changed(&shared, id, seen).await;
             }
-            seen = self.changed(seen).await;
         }
     }
 
@@ -192,18 +196,7 @@ impl Guard {
 
     /// Ends when the state is another than `seen`, and says which.
     pub async fn changed(&self, seen: State) -> State {
-        poll_fn(|cx| {
-            let Ok(mut shared) = self.shared.ours() else {
-                return Poll::Ready(State::Lost(Loss::Forked));
-            };
-            let state = shared.handle_state(self.id);
-            if state != seen {
-                return Poll::Ready(state);
-            }
-            shared.watch(self.id, cx.waker());
-            Poll::Pending
-        })
-        .await
+        changed(&self.shared, self.id, seen).await
     }
 
     /// Ends when `check()` is true, or never will be again: false.
@@ -396,6 +389,22 @@ impl Guard {
         // more than the rest of it.
         answer.await.unwrap_or(Err(Error::Closed))
     }
+}
+
+/// Ends when the state of this acquisition is another than `seen`.
+async fn changed(shared: &Shared, id: HandleId, seen: State) -> State {
+    poll_fn(|cx| {
+        let Ok(mut shared) = shared.ours() else {
+            return Poll::Ready(State::Lost(Loss::Forked));
+        };
+        let state = shared.handle_state(id);
+        if state != seen {
+            return Poll::Ready(state);
+        }
+        shared.watch(id, cx.waker());
+        Poll::Pending
+    })
+    .await
 }
 
 /// A conversion whose future may be dropped before it is answered.

@@ -1,0 +1,251 @@
+//! A held lock.
+
+use crate::{
+    errors,
+    lock::duration,
+    mailbox::{Mailbox, Outcome, Started},
+    views,
+    wait::{block_on, run},
+    warden::Warden,
+};
+use lockwarden::{Error, State, blocking};
+use pyo3::{prelude::*, types::PyBytes};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+#[pyclass(frozen, module = "lockwarden._native")]
+pub(crate) struct Guard {
+    /// None: released. Written without the interpreter lock; whoever has that only tries.
+    held: RwLock<Option<lockwarden::Guard>>,
+    /// As they are at the latest; a conversion changes them.
+    facts: Mutex<Facts>,
+    names: Vec<String>,
+    warden: Py<Warden>,
+}
+
+#[derive(Clone)]
+struct Facts {
+    fence: u64,
+    token: Vec<u8>,
+}
+
+impl Facts {
+    fn of(guard: &lockwarden::Guard) -> Facts {
+        Facts { fence: guard.fence(), token: guard.token().as_bytes().to_vec() }
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(guard: lockwarden::Guard, warden: Py<Warden>) -> Guard {
+        Guard {
+            facts: Mutex::new(Facts::of(&guard)),
+            names: guard.names().map(|name| name.to_string()).collect(),
+            held: RwLock::new(Some(guard)),
+            warden,
+        }
+    }
+
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        // Nothing panics while it is locked.
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the guard; none: it is released, or is just being.
+    fn ask<T>(&self, ask: impl FnOnce(&lockwarden::Guard) -> T) -> Option<T> {
+        let held = self.held.try_read().ok()?;
+        held.as_ref().map(ask)
+    }
+
+    /// Is it another process's, from before a fork? Then its mutexes may be locked for ever.
+    fn is_inherited(&self) -> bool {
+        self.ask(lockwarden::Guard::state) == Some(State::Lost(lockwarden::Loss::Forked))
+    }
+
+    /// Takes the guard out, to end it; called without the interpreter lock.
+    fn take(&self) -> Option<lockwarden::Guard> {
+        if self.is_inherited() {
+            return None;
+        }
+        self.held.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The same for a method.
+    fn taken(&self, py: Python<'_>) -> PyResult<lockwarden::Guard> {
+        py.detach(|| self.take()).ok_or_else(|| self.not_held(py))
+    }
+
+    /// The connection that it is held by. Closed: nothing is held any more.
+    fn warden(&self, py: Python<'_>) -> PyResult<blocking::Warden> {
+        self.warden.get().current(py)?.ok_or_else(|| self.not_held(py))
+    }
+
+    fn not_held(&self, py: Python<'_>) -> PyErr {
+        errors::not_held(py, &self.names)
+    }
+
+    /// What came of a call; none: the guard was released already.
+    fn told(&self, py: Python<'_>, result: Option<Result<(), Error>>) -> PyResult<()> {
+        match result {
+            Some(result) => result.map_err(|error| errors::raised(py, &error)),
+            None => Err(self.not_held(py)),
+        }
+    }
+
+    fn convert(
+        &self,
+        py: Python<'_>,
+        convert: impl FnOnce(
+            &blocking::Warden,
+            &mut lockwarden::Guard,
+        ) -> PyResult<Option<Result<(), Error>>>
+        + Send,
+    ) -> PyResult<()> {
+        let warden = self.warden(py)?;
+        let converted = py.detach(|| {
+            let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+            let guard = held.as_mut();
+            guard
+                .map(|guard| {
+                    let result = convert(&warden, guard)?;
+                    *self.facts() = Facts::of(guard);
+                    Ok::<_, PyErr>(result)
+                })
+                .transpose()
+        });
+        self.told(py, converted?.flatten())
+    }
+}
+
+#[pymethods]
+impl Guard {
+    #[getter]
+    fn names(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    #[getter]
+    fn fence(&self) -> u64 {
+        self.facts().fence
+    }
+
+    #[getter]
+    fn token<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.facts().token)
+    }
+
+    /// True only while nobody else can have been granted the lock (G1).
+    fn check(&self) -> bool {
+        self.ask(lockwarden::Guard::check).unwrap_or(false)
+    }
+
+    /// Is it not released, and as far as is known not lost?
+    #[getter]
+    fn held(&self) -> bool {
+        self.ask(|guard| !matches!(guard.state(), State::Lost(_))).unwrap_or(false)
+    }
+
+    /// Why it was lost, in words; none: it is not.
+    #[getter]
+    fn loss(&self) -> Option<&'static str> {
+        match self.ask(lockwarden::Guard::state)? {
+            State::Lost(loss) => Some(views::loss(loss)),
+            _ => None,
+        }
+    }
+
+    /// What is left of the last acknowledged lease, in s.
+    #[getter]
+    fn remaining(&self) -> f64 {
+        self.ask(|guard| guard.remaining().as_secs_f64()).unwrap_or(0.0)
+    }
+
+    /// How long work that cannot ask `check` may go on, in s.
+    #[getter]
+    fn must_stop_in(&self) -> f64 {
+        self.ask(|guard| guard.must_stop_in().as_secs_f64()).unwrap_or(0.0)
+    }
+
+    /// The future gets the reason when the lock is lost. None: it is released.
+    fn start_lost(
+        &self,
+        py: Python<'_>,
+        mailbox: &Mailbox,
+        future: Py<PyAny>,
+    ) -> PyResult<Option<Started>> {
+        let Some(lost) = self.ask(lockwarden::Guard::lost) else { return Ok(None) };
+        let mailbox = mailbox.inner.clone();
+        let told = async move {
+            let loss = lost.await;
+            mailbox.leave(future, Outcome::Lost(loss));
+        };
+        Started::new(py, &self.warden(py)?, told).map(Some)
+    }
+
+    /// Waits until it is lost, and says why; none: it is released, or `wait` (s) is over.
+    #[pyo3(signature = (wait=None))]
+    fn wait_lost(&self, py: Python<'_>, wait: Option<f64>) -> PyResult<Option<&'static str>> {
+        let Some(lost) = self.ask(lockwarden::Guard::lost) else { return Ok(None) };
+        let wait = wait.map(|wait| duration(py, "a wait", wait)).transpose()?;
+        let lost = async move {
+            match wait {
+                None => Some(lost.await),
+                Some(wait) => tokio::time::timeout(wait, lost).await.ok(),
+            }
+        };
+        Ok(block_on(py, &self.warden(py)?, lost)?.flatten().map(views::loss))
+    }
+
+    /// Sets the lease to so many s from now, for this and all later renewals.
+    fn extend(&self, py: Python<'_>, lease: f64) -> PyResult<()> {
+        let lease = duration(py, "a lease", lease)?;
+        let warden = self.warden(py)?;
+        let extended = py.detach(|| {
+            let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+            held.as_ref().map(|guard| run(&warden, guard.extend(lease))).transpose()
+        });
+        self.told(py, extended?.flatten())
+    }
+
+    /// Shares it from now on.
+    fn downgrade(&self, py: Python<'_>) -> PyResult<()> {
+        self.convert(py, |warden, guard| run(warden, guard.downgrade()))
+    }
+
+    /// Holds it alone from now on, if nobody else shares it.
+    fn try_upgrade(&self, py: Python<'_>) -> PyResult<()> {
+        self.convert(py, |warden, guard| run(warden, guard.try_upgrade()))
+    }
+
+    /// Gives it to whoever adopts what this returns within `keep` s.
+    fn hand_over(&self, py: Python<'_>, keep: f64) -> PyResult<String> {
+        let keep = duration(py, "a keep", keep)?;
+        let warden = self.warden(py)?;
+        let guard = self.taken(py)?;
+        let given = block_on(py, &warden, guard.hand_over(keep))?.unwrap_or(Err(Error::Closed));
+        Ok(given.map_err(|error| errors::raised(py, &error))?.to_string())
+    }
+
+    /// Gives it back.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        let warden = self.warden(py)?;
+        let guard = self.taken(py)?;
+        let released = block_on(py, &warden, guard.release())?;
+        self.told(py, released)
+    }
+
+    /// The same for an event loop. It goes on if the future is cancelled.
+    fn start_release(&self, py: Python<'_>, mailbox: &Mailbox, future: Py<PyAny>) -> PyResult<()> {
+        let warden = self.warden(py)?;
+        let guard = self.taken(py)?;
+        let mailbox = mailbox.inner.clone();
+        let released = async move {
+            let result = guard.release().await;
+            mailbox.leave(future, Outcome::Done(result));
+        };
+        Started::new(py, &warden, released).map(drop)
+    }
+
+    /// Gives it back in the background.
+    fn drop(&self, py: Python<'_>) {
+        drop(py.detach(|| self.take()));
+    }
+}

@@ -1,0 +1,145 @@
+//! Whose turn it is to drive a blocking warden's runtime: that of a caller who waits, or that of the warden's own thread.
+//!
+//! A caller who waits for an answer drives the runtime meanwhile, so that the answer wakes nobody else first: a thread that
+//! has to be woken to write, and another that is to read, would cost more than the rest of a call. (Leader and followers:
+//! Schmidt and others, "Leader/Followers", PLoP 2000; tokio's current-thread runtime has it built in.) The warden's own
+//! thread drives whenever no caller does, for heartbeat and renewal.
+
+use std::{
+    future::Future,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use tokio::{runtime::Runtime, sync::Notify, task::AbortHandle};
+
+/// How long the runtime may stand still between two calls before the warden's own thread drives it. Heartbeat and messages
+/// can be late by that much while callers come and go.
+const REST: Duration = Duration::from_millis(2);
+
+pub(super) struct Turns {
+    runtime: Runtime,
+    /// How many callers wait, each of whom may drive.
+    callers: AtomicUsize,
+    /// How many tasks run for whoever does not wait here, and so cannot drive.
+    tasks: Arc<AtomicUsize>,
+    /// When the last caller left, in µs after `began`.
+    left_us: AtomicU64,
+    began: Instant,
+    /// Does the warden's own thread drive?
+    drives: AtomicBool,
+    /// A caller has come: it is to let callers drive.
+    callers_came: Notify,
+    own: thread::Thread,
+    over: AtomicBool,
+}
+
+impl Turns {
+    /// With a thread that keeps the runtime going.
+    pub(super) fn start(runtime: Runtime) -> io::Result<Arc<Turns>> {
+        let (send, receive) = std::sync::mpsc::sync_channel::<Arc<Turns>>(1);
+        let own = thread::Builder::new().name("lockwarden".into()).spawn(move || {
+            if let Ok(turns) = receive.recv() {
+                turns.keep_going();
+                // The runtime ends here, where it may wait for that, and not in somebody's async code.
+                while Arc::strong_count(&turns) > 1 {
+                    thread::park_timeout(REST);
+                }
+            }
+        })?;
+        let turns = Arc::new(Turns {
+            runtime,
+            callers: AtomicUsize::new(0),
+            tasks: Arc::default(),
+            left_us: AtomicU64::new(0),
+            began: Instant::now(),
+            drives: AtomicBool::new(true),
+            callers_came: Notify::new(),
+            own: own.thread().clone(),
+            over: AtomicBool::new(false),
+        });
+        // The thread waits for it.
+        let _ = send.send(turns.clone());
+        Ok(turns)
+    }
+
+    /// Waits for the future, and drives the runtime meanwhile if nobody else does.
+    pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.callers.fetch_add(1, Ordering::SeqCst);
+        let _left = Left(self);
+        self.runtime.block_on(future)
+    }
+
+    /// Runs a task for whoever does not wait here.
+    pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        self.tasks.fetch_add(1, Ordering::SeqCst);
+        let counted = Counted(self.tasks.clone());
+        let task = self.runtime.spawn(async move {
+            let _counted = counted;
+            future.await;
+        });
+        if !self.drives.load(Ordering::SeqCst) {
+            self.own.unpark();
+        }
+        task.abort_handle()
+    }
+
+    /// The warden's own thread ends soon.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.callers_came.notify_one();
+        self.own.unpark();
+    }
+
+    fn keep_going(&self) {
+        while !self.over.load(Ordering::SeqCst) {
+            self.runtime.block_on(self.callers_came.notified());
+            self.drives.store(false, Ordering::SeqCst);
+            while self.callers_are_there() {
+                thread::park_timeout(REST);
+            }
+            self.drives.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Do callers drive, or will again in a moment?
+    fn callers_are_there(&self) -> bool {
+        if self.over.load(Ordering::SeqCst) || self.tasks.load(Ordering::SeqCst) > 0 {
+            return false;
+        }
+        let rest_us = self.now_us().saturating_sub(self.left_us.load(Ordering::SeqCst));
+        self.callers.load(Ordering::SeqCst) > 0 || rest_us < REST.as_micros() as u64
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A caller who leaves, even by a panic.
+struct Left<'a>(&'a Turns);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        let turns = self.0;
+        turns.left_us.store(turns.now_us(), Ordering::SeqCst);
+        turns.callers.fetch_sub(1, Ordering::SeqCst);
+        // The next one finds the runtime free. (Before a task that nobody waits for, it would have to be given back.)
+        if turns.drives.load(Ordering::SeqCst) && turns.tasks.load(Ordering::SeqCst) == 0 {
+            turns.callers_came.notify_one();
+        }
+    }
+}
+
+/// A task that somebody has begun.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
