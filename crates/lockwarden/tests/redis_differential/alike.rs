@@ -60,6 +60,13 @@ pub(crate) fn alike_reply(mut actual: Reply, expected: &Reply) -> Reply {
         (Reply::Guarded { guard_ms: actual, .. }, Reply::Guarded { guard_ms: expected, .. }) => {
             alike(actual, *expected);
         }
+        (
+            Reply::Extended { lease_ms: actual, guard_ms: actual_guard, .. },
+            Reply::Extended { lease_ms: expected, guard_ms: expected_guard, .. },
+        ) => {
+            alike(actual, *expected);
+            alike(actual_guard, *expected_guard);
+        }
         (Reply::Revoked { after_ms: actual }, Reply::Revoked { after_ms: expected }) => {
             alike(actual, *expected);
         }
