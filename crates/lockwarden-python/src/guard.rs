@@ -244,6 +244,16 @@ impl Guard {
         Started::new(py, &warden, released).map(drop)
     }
 
+    /// Ends the handle in the background, and leaves the key its value and what is left of its lease.
+    fn leave(&self, py: Python<'_>) {
+        py.detach(|| {
+            if let Some(guard) = self.take() {
+                // It has begun; nobody waits for it.
+                drop(guard.leave());
+            }
+        });
+    }
+
     /// Gives it back in the background.
     fn drop(&self, py: Python<'_>) {
         drop(py.detach(|| self.take()));

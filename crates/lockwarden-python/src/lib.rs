@@ -6,6 +6,7 @@
 
 use pyo3::prelude::*;
 
+mod by_value;
 mod errors;
 mod guard;
 mod lock;
@@ -16,6 +17,10 @@ mod warden;
 
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use crate::by_value::{
+        extend_by_value, release_by_value, start_extend_by_value, start_release_by_value,
+    };
     #[pymodule_export]
     use crate::guard::Guard;
     #[pymodule_export]

@@ -20,6 +20,7 @@ pub(crate) struct Options {
     delay: Option<Duration>,
     value: Option<Vec<u8>>,
     renew: bool,
+    endless: bool,
 }
 
 /// How one acquisition waits, and who it is.
@@ -43,7 +44,7 @@ impl Options {
     /// `names`: pairs of a name and how many permits of how many: `None` is exclusive, `(0, 0)` shared.
     #[new]
     #[pyo3(signature = (names, *, handed_over=None, lease=None, grace=None, label=None, tags=Vec::new(), order_class=None,
-        at_least=None, at_most=None, delay=None, value=None, renew=true))]
+        at_least=None, at_most=None, delay=None, value=None, renew=true, endless=false))]
     #[expect(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -59,6 +60,7 @@ impl Options {
         delay: Option<f64>,
         value: Option<Vec<u8>>,
         renew: bool,
+        endless: bool,
     ) -> PyResult<Options> {
         let mode = |permits| match permits {
             None => Mode::Exclusive,
@@ -85,6 +87,7 @@ impl Options {
             delay: optional("a lock-delay", delay)?,
             value,
             renew,
+            endless,
         })
     }
 }
@@ -140,6 +143,9 @@ impl Options {
         }
         if !self.renew {
             lock = lock.without_renewal();
+        }
+        if self.endless {
+            lock = lock.endless();
         }
         Ok(lock)
     }

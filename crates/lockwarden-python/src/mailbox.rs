@@ -8,6 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::{
     os::fd::{AsRawFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 use tokio::task::AbortHandle;
 
@@ -26,6 +27,7 @@ pub(crate) struct Inner {
 pub(crate) enum Outcome {
     Acquired(Result<(lockwarden::Guard, Py<Warden>), Error>),
     Done(Result<(), Error>),
+    Extended(Result<Duration, Error>),
     Lost(Loss),
 }
 
@@ -86,9 +88,12 @@ impl Mailbox {
                 }
                 Outcome::Done(Ok(())) => Ok(py.None()),
                 Outcome::Lost(loss) => Ok(PyString::new(py, views::loss(loss)).unbind().into_any()),
-                Outcome::Acquired(Err(error)) | Outcome::Done(Err(error)) => {
-                    Err(errors::raised(py, &error))
+                Outcome::Extended(Ok(left)) => {
+                    Ok(left.as_secs_f64().into_pyobject(py)?.into_any().unbind())
                 }
+                Outcome::Acquired(Err(error))
+                | Outcome::Done(Err(error))
+                | Outcome::Extended(Err(error)) => Err(errors::raised(py, &error)),
             };
             match result {
                 Ok(value) => future.call_method1(intern!(py, "set_result"), (value,))?,

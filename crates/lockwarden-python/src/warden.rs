@@ -44,7 +44,7 @@ impl Warden {
     }
 
     /// The connection of this process, made now if there is none.
-    fn connected(&self, py: Python<'_>) -> PyResult<blocking::Warden> {
+    pub(crate) fn connected(&self, py: Python<'_>) -> PyResult<blocking::Warden> {
         match self.current(py)? {
             Some(warden) => Ok(warden),
             None => self.connect(py),
@@ -52,7 +52,7 @@ impl Warden {
     }
 
     /// Asks the store something.
-    fn ask<T: Send>(
+    pub(crate) fn ask<T: Send>(
         py: Python<'_>,
         warden: &blocking::Warden,
         call: impl Future<Output = Result<T, Error>> + Send,

@@ -86,6 +86,13 @@ class Server:
         """All that is left, but for what always stays."""
         return {key for key in self.redis.keys("*") if key != b"lockwarden:meta"}
 
+    def pause(self) -> None:
+        """It answers nobody until :meth:`resume`."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -119,6 +126,14 @@ def own_server(tmp_path) -> Iterator[Server]:
     server = Server(SERVERS[0], tmp_path)
     yield server
     server.stop()
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Nobody listens there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @pytest.fixture

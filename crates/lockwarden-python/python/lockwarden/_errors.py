@@ -142,6 +142,12 @@ class Foreign(Error):
     code = "foreign"
 
 
+class Endless(Error):
+    """The lock is held without an end: it has no lease that could be extended."""
+
+    code = "endless"
+
+
 class Unavailable(Error, ConnectionError):
     """The store cannot serve now; a later try may succeed."""
 
@@ -180,6 +186,7 @@ _KINDS: Dict[str, Type[Error]] = {
         ReleasedOrLost,
         NotHandedOver,
         Foreign,
+        Endless,
         Unavailable,
         Denied,
         Invalid,

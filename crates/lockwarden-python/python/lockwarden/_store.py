@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from typing import Any, Dict, Optional
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ._errors import Invalid
 
@@ -48,9 +48,14 @@ def canonical(url: str) -> str:
         return url
     if parts.scheme == "file":
         return "file:" + os.path.abspath(url[len("file:") :].replace("//", "/", 1))
-    if parts.scheme not in ("redis", "rediss"):
+    if parts.scheme not in ("redis", "rediss", "unix"):
         return url
-    user = f"{parts.username or ''}:{parts.password or ''}"
+    # Without a name it is the default user who logs in.
+    name = parts.username or ("default" if parts.password else "")
+    user = f"{name}:{parts.password or ''}"
+    if parts.scheme == "unix":
+        query = dict(parse_qsl(parts.query))
+        return f"unix://{user}@{unquote(parts.path)}?db={query.get('db') or '0'}"
     db = parts.path.strip("/") or "0"
     return f"{parts.scheme}://{user}@{(parts.hostname or '').lower()}:{port or 6379}/{db}?{parts.query}"
 
@@ -69,6 +74,8 @@ def _of_client(client: Any) -> str:
     pool = getattr(client, "connection_pool", client)
     kwargs: Optional[Dict[str, Any]] = getattr(pool, "connection_kwargs", None)
     kind = getattr(pool, "connection_class", None)
+    if hasattr(client, "nodes_manager"):
+        raise Invalid("a cluster is not supported: its locks would have no one place")
     if kwargs is None or kind is None:
         raise Invalid(
             f"a store is a URL, or a client or a connection pool of redis-py, not {client!r}"
@@ -76,6 +83,8 @@ def _of_client(client: Any) -> str:
     if hasattr(pool, "sentinel_manager"):
         raise Invalid("a client by Sentinel is not supported: name the server itself")
     names = [base.__name__ for base in kind.__mro__]
+    if any(base.__module__.split(".")[0] == "fakeredis" for base in kind.__mro__):
+        raise Invalid("a client of fakeredis has no server: for tests there is memory:")
     user, password = kwargs.get("username"), kwargs.get("password")
     if kwargs.get("credential_provider") is not None:
         given = kwargs["credential_provider"].get_credentials()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import pathlib
@@ -72,6 +73,15 @@ class Warden:
     def __init__(self, url: str, label: str, process_watch: bool) -> None:
         self._native = _native.Warden(url, label=label, process_watch=process_watch)
         self.closed = False
+        # The process that it is connected in.
+        self._opened_in: Optional[int] = None
+
+    async def _opened(self) -> None:
+        """Connects, if it must, beside the event loop, which does not wait for a slow server."""
+        if self._opened_in != os.getpid():
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._native.open)
+            self._opened_in = os.getpid()
 
     @property
     def place(self) -> str:
