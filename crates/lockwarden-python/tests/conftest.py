@@ -129,6 +129,15 @@ def own_server(tmp_path) -> Iterator[Server]:
 
 
 @pytest.fixture
+def unix_server(tmp_path) -> Iterator[str]:
+    """The socket of a server that has one."""
+    path = str(tmp_path / "s")
+    server = Server(SERVERS[0], tmp_path, "--unixsocket", path)
+    yield path
+    server.stop()
+
+
+@pytest.fixture
 def free_port() -> int:
     """Nobody listens there."""
     with socket.socket() as probe:

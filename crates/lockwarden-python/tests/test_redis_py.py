@@ -874,12 +874,15 @@ def test_a_wrong_password(locks, name):
     async def story():
         lock = locks.lock(name, locks.client(username="nobody", password="wrong"), timeout=10)
         result = await outcome(lock.acquire)
-        assert issubclass(result, redis.exceptions.AuthenticationError)
+        # Old versions do not know what WRONGPASS means.
+        is_known = locks.kind.is_ours or VERSION >= (5, 0)
+        known = redis.exceptions.AuthenticationError
+        assert issubclass(result, known if is_known else redis.exceptions.RedisError)
 
     locks.run(story)
 
 
-def test_c04_a_release_that_fails_on_the_network_can_be_tried_again(request, name, own_server, locks):
+def test_c04_a_release_that_fails_on_the_network_can_be_tried_again(name, own_server, locks):
     locks = Locks(locks.kind, own_server)
 
     async def story():

@@ -13,6 +13,8 @@ from . import _errors as ours
 class LockError(ours.Error, theirs.LockError):
     """What redis-py calls a ``LockError``."""
 
+    message: str
+
     def __init__(
         self,
         message: str = "",
