@@ -31,10 +31,10 @@ fn alike_holder(actual: &mut Option<HolderView>, expected: Option<&HolderView>) 
     }
 }
 
-/// What cools has the rest of its time for a lease.
+/// What cools has the rest of its time for a lease, also where it was revoked after it was left.
 fn alike_cooling(actual: &mut RecordView, expected: &RecordView) {
     alike(&mut actual.least_left_ms, expected.least_left_ms);
-    if expected.state == HoldState::Cooling {
+    if matches!(expected.state, HoldState::Cooling | HoldState::Revoked) {
         alike(&mut actual.lease_ms, expected.lease_ms);
     }
 }
