@@ -714,11 +714,12 @@ def test_by_a_unix_socket(tmp_path, name, unix_server):
 
 
 def test_what_is_not_supported_is_said(name):
-    from redis.sentinel import Sentinel
+    from redis.sentinel import Sentinel, SentinelConnectionPool
 
-    by_sentinel = Sentinel([("127.0.0.1", 1)]).master_for("main")
+    # Made by hand: master_for() of old versions connects at once.
+    by_sentinel = SentinelConnectionPool("main", Sentinel([("127.0.0.1", 1)]))
     with pytest.raises(lockwarden.Invalid, match="Sentinel"):
-        lock(by_sentinel, name).acquire()
+        lockwarden.connect(by_sentinel)
     with pytest.raises(lockwarden.Invalid, match="ssl_ca_certs"):
         lock(redis.Redis(ssl=True, ssl_ca_certs="/somewhere.pem"), name).acquire()
     with pytest.raises(lockwarden.Invalid, match="ssl_cert_reqs"):

@@ -45,13 +45,14 @@ def name_of(client: Any, name: Any) -> str:
 
 
 def get(client: Any, name: str) -> Any:
-    """Asks for the key's value, to be waited for if the client is one for asyncio; then see :func:`got`. It comes as it
-    is, whatever the client does with replies otherwise (C05)."""
-    return client.execute_command("GET", name.encode(), NEVER_DECODE=True)
+    """Asks for the key's value, to be waited for if the client is one for asyncio; then see :func:`got`. A client that
+    decodes raises UnicodeDecodeError where that is no text, whose ``object`` is the value (C05)."""
+    # Not by client.get(): a client with a cache of its own might answer from that.
+    return client.execute_command("GET", name.encode())
 
 
 def got(client: Any, value: Any) -> Optional[bytes]:
-    """What :func:`get` brought; a redis-py that decodes it all the same brings a str."""
+    """What :func:`get` brought, as it is in the store."""
     if value is None or isinstance(value, bytes):
         return value
     return encoded(client, value)
