@@ -10,7 +10,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Tuple
+import time
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 if TYPE_CHECKING:
     from ._native import Guard
@@ -49,6 +50,14 @@ def keep(warden: "Warden", name: str, value: bytes, guard: "Guard", has_timeout:
     if len(_kept.guards) >= _kept.look_at:
         _kept.tidy()
     _kept.guards[id(warden), name, value] = guard, has_timeout
+
+
+def believed_until(warden: "Warden", name: str, value: bytes) -> Optional[float]:
+    """Until when (monotonic) nobody else can have what this process holds; None: it holds nothing, or is not sure."""
+    found = _kept.guards.get((id(warden), name, value))
+    if found is None or not found[0].check():
+        return None
+    return time.monotonic() + found[0].remaining
 
 
 def forget(warden: "Warden", name: str, value: bytes) -> None:

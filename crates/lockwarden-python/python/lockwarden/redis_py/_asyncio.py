@@ -129,10 +129,9 @@ class AsyncLock(Base):
 
     async def do_release(self, expected_token: Any) -> None:
         """Releases what has this token, wherever it was acquired."""
-        with translated():
+        with self._releasing(expected_token) as releasing:
             await self._warden._opened()
-            await self._releasing(expected_token).wait_async()
-            self._released(expected_token)
+            await releasing.wait_async()
 
     # As in redis-py, what is wrong with these two is told when they are called, not when they are awaited.
 

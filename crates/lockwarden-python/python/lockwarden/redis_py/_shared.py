@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
+import time
 import uuid
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from .. import _by_value, _clients, _kept, _owners
 from .._errors import Error
-from .._redis_errors import LockError, NotAcquired, NotHeld
+from .._redis_errors import LockError, LockNotOwnedError, NotAcquired, NotHeld, translated
 from . import _arguments
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Base:
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
         self._number = next(_count)
+        # Releases whose outcome is not known: until when what they were about was held for certain.
+        self._unsure: Dict[bytes, float] = {}
         # Why the last acquire got nothing, for people.
         self._refused: Optional[Error] = None
 
@@ -106,11 +110,29 @@ class Base:
             raise NotHeld(what, facts={"name": self.name})
         return token
 
-    def _releasing(self, token: Any) -> "Call[None]":
-        return _by_value.release(self._warden, self._name, _clients.encoded(self.redis, token))
-
-    def _released(self, token: Any) -> None:
-        _kept.forget(self._warden, self._name, _clients.encoded(self.redis, token))
+    @contextlib.contextmanager
+    def _releasing(self, token: Any) -> "Iterator[Call[None]]":
+        """A release, to be waited for inside. One that finds nothing is a success if one before it, whose outcome nobody
+        knows, was sent while the lock was held, and its lease is not over (R31)."""
+        with translated():
+            warden, name = self._warden, self._name
+            value = _clients.encoded(self.redis, token)
+            before = self._unsure.get(value)
+            until = before or _kept.believed_until(warden, name, value)
+        try:
+            with translated():
+                yield _by_value.release(warden, name, value)
+        except LockNotOwnedError:
+            self._unsure.pop(value, None)
+            if before is None or time.monotonic() >= before:
+                raise
+        except BaseException:
+            if until is not None:
+                self._unsure[value] = until
+            raise
+        else:
+            self._unsure.pop(value, None)
+        _kept.forget(warden, name, value)
 
     def _extending(self, length: float, how: str) -> "Call[float]":
         token = _clients.encoded(self.redis, self.local.token)

@@ -133,9 +133,8 @@ class Lock(Base):
 
     def do_release(self, expected_token: Any) -> None:
         """Releases what has this token, wherever it was acquired."""
-        with translated():
-            self._releasing(expected_token).wait()
-            self._released(expected_token)
+        with self._releasing(expected_token) as releasing:
+            releasing.wait()
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Adds so many s to what is left, or with ``replace_ttl`` sets them from now on."""
