@@ -8,6 +8,7 @@ have a timeout to it.
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 import time
@@ -83,9 +84,10 @@ def _end_tidily() -> None:
     if _kept.ends_tidily:
         return
     _kept.ends_tidily = True
-    util: Any = sys.modules.get("multiprocessing.util")
-    if util is not None:
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
         # Processes of multiprocessing end without the interpreter's own end.
+        util: Any = importlib.import_module("multiprocessing.util")
         util.Finalize(None, _end_of_child, args=(os.getpid(),), exitpriority=0)
 
 

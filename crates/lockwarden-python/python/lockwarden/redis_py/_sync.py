@@ -90,17 +90,17 @@ class Lock(Base):
             return self._acquire(_clients.encoded(self.redis, token), 0.0)
 
     def _acquire(self, token: bytes, wait: Optional[float]) -> bool:
-        try:
+        owner = self._owner()
+        while True:
             try:
-                guard = self._acquiring(token, wait, self._owner()).wait()
-            except Deadlock:
-                if wait is None:
-                    raise
-                # It is not for ever.
-                guard = self._acquiring(token, wait, None).wait()
-        except (Busy, Timeout, Guarded) as refused:
-            return self._not_acquired(refused)
-        return self._acquired(token, guard)
+                guard = self._acquiring(token, wait, owner).wait()
+            except (Busy, Deadlock, Guarded, Timeout) as refused:
+                again = self._again(refused, wait, owner)
+                if again is None:
+                    return self._not_acquired(refused)
+                wait, owner = again
+            else:
+                return self._acquired(token, guard)
 
     def locked(self) -> bool:
         """Is the key there, whoever holds it?"""
