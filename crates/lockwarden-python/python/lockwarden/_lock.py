@@ -96,6 +96,8 @@ class Lost:
     def wait(self, timeout: Optional[Seconds] = None) -> bool:
         """Waits until it is lost; False: it was not within ``timeout`` s, or it is released."""
         limit = optional_seconds("a timeout", timeout)
+        if self.is_set():
+            return True
         if _waiting.is_green():
             import gevent
 
