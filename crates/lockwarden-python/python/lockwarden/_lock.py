@@ -258,7 +258,7 @@ class Lock:
         self._if_lost = if_lost
         # By owner, the latest last.
         self._holds: Dict[str, List[Held]] = {}
-        self._pid = os.getpid()
+        self._process = _owners.process()
 
     @property
     def name(self) -> str:
@@ -417,9 +417,9 @@ class Lock:
         return self._owner if self._owner is not None else _owners.current()
 
     def _mine(self) -> Dict[str, List[Held]]:
-        if self._pid != os.getpid():
+        if self._process is not _owners.process():
             # A forked child holds nothing of its parent's.
-            self._holds, self._pid = {}, os.getpid()
+            self._holds, self._process = {}, _owners.process()
         return self._holds
 
     def _take(self, wait: Optional[float]) -> Held:
