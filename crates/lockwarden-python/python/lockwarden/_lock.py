@@ -101,11 +101,10 @@ class Lost:
         if _waiting.is_green():
             import gevent
 
-            with gevent.Timeout(limit, False):
-                return (
-                    _waiting.wait_green(lambda box, future: self._started(box, future)) is not None
-                )
-            return False
+            def wait() -> Any:
+                return _waiting.wait_green(self._started)
+
+            return gevent.with_timeout(limit, wait, timeout_value=None) is not None
         return self._guard.wait_lost(limit) is not None
 
     async def wait_async(self) -> str:
