@@ -283,6 +283,27 @@ raise SystemExit(3)
     assert server.redis.get(name) is None
 
 
+def test_daemon_threads_end_quietly_with_the_interpreter(server, name):
+    """Some wait, some acquire and release, one listens: none of them keeps the interpreter, or has an error."""
+    code = f"""
+import lockwarden, threading, time
+warden = lockwarden.connect({server.url()!r})
+held = warden.lock({name!r}).__enter__()
+def wait():
+    warden.lock({name!r}).acquire()
+def cycle():
+    while True:
+        with warden.lock({name!r} + "x"): pass
+for work in [wait] * 5 + [cycle] * 3 + [held.lost.wait]:
+    threading.Thread(target=work, daemon=True).start()
+while len(warden.show({name!r})["queue"]) < 5: time.sleep(0.01)
+"""
+    for _ in range(5):
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert not server.redis.exists(name)
+
+
 def test_show_and_names(warden, name):
     with warden.lock(name, label="me", tags={"job": "7"}):
         shown = warden.show(name)

@@ -2,6 +2,9 @@
 
 from typing import Any, Dict, List, Optional, Tuple, final
 
+__all__ = ["Guard", "Mailbox", "Options", "Started", "Warden", "exiting"]
+
+def exiting() -> None: ...
 @final
 class Options:
     def __new__(
