@@ -62,7 +62,9 @@ pub(crate) fn of_library(error: &Error) -> Code {
         Error::Busy { .. } | Error::TimedOut { .. } | Error::Guarded { .. } => Code::Busy,
         Error::Lost { .. } | Error::ReleasedOrLost { .. } => Code::Lost,
         Error::Deadlock { .. } | Error::TooDeep { .. } => Code::Deadlock,
-        Error::Foreign { .. } | Error::NotHandedOver { .. } => Code::NotHeld,
+        Error::Foreign { .. } | Error::Endless { .. } | Error::NotHandedOver { .. } => {
+            Code::NotHeld
+        }
         Error::OtherMode { .. } | Error::Store(StoreError::Invalid { .. }) | Error::Invalid(_) => {
             Code::Usage
         }
@@ -109,6 +111,7 @@ mod tests {
                 in_use: lockwarden::Mode::Exclusive,
             },
             Error::Foreign { name: name.clone() },
+            Error::Endless { name: name.clone() },
             Error::NotHandedOver { name: name.clone(), absence: Absence::Taken },
             Error::Guarded { name, left: Duration::ZERO },
             Error::Store(StoreError::Denied { place: place.clone(), detail: detail.clone() }),

@@ -34,7 +34,11 @@ fn print(listing: &LocksJson) -> Result<(), Failure> {
             span(holder.and_then(|it| it.held_ms), "-"),
             span(
                 holder.and_then(|it| it.lease_left_ms),
-                if holder.is_some() { "never ends" } else { "-" },
+                match holder {
+                    Some(holder) if holder.endless == Some(true) => "endless",
+                    Some(_) => "never ends",
+                    None => "-",
+                },
             ),
             holder.and_then(|it| it.fence).map_or_else(|| "-".into(), |it| it.to_string()),
             lock.queue.len().to_string(),

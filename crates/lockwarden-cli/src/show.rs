@@ -85,6 +85,9 @@ fn holder_words(holder: &HolderJson) -> String {
             (Some("cooling"), _) => {
                 "held by nobody, but not free: it is granted again when the lease below ends"
             }
+            (Some("left"), _) => {
+                "left by its holder to whoever knows its value; else it ends with the lease below"
+            }
             (Some("handed over"), _) => "handed over: it waits to be adopted",
             (_, Some(false)) => "held, but the holder's link to the store is down",
             _ => "held",
@@ -103,6 +106,10 @@ fn holder_words(holder: &HolderJson) -> String {
         line("since", format!("{} ({})", utc(since_unix_ms), span(held_ms)));
     }
     let left = match (holder.lease_left_ms, holder.lease_ms) {
+        (None, Some(_)) if holder.endless == Some(true) => "endless: as long as it is held".into(),
+        (Some(left_ms), _) if holder.endless == Some(true) => {
+            format!("endless, if its holder is heard of: {} left", span(left_ms))
+        }
         (Some(left_ms), Some(lease_ms)) => format!("{} left of {}", span(left_ms), span(lease_ms)),
         (Some(left_ms), None) => format!("{} left", span(left_ms)),
         (None, _) => "never ends".into(),

@@ -60,13 +60,15 @@ pub(crate) struct HolderJson {
     pub(crate) alive: Option<bool>,
     /// It was revoked, and ends soon.
     pub(crate) revoked: Option<bool>,
-    /// `held`; `revoked`: it ends soon; `cooling`: nobody has it, and it is not granted before its end; `handed over`: it
-    /// waits to be adopted.
+    /// `held`; `revoked`: it ends soon; `cooling`: nobody has it, and it is not granted before its end; `left`: the same,
+    /// unless somebody who knows its value extends or releases it; `handed over`: it waits to be adopted.
     pub(crate) state: Option<&'static str>,
     /// For how many ms before its end the lock is granted to nobody, if its holder is lost by a crash.
     pub(crate) delay_ms: Option<u64>,
     /// How many ms of its minimum are left.
     pub(crate) least_left_ms: Option<u64>,
+    /// It has no end of its own while it is held: its lease is what its holder counts by.
+    pub(crate) endless: Option<bool>,
     /// `exclusive`, `shared` or `permits N/M`.
     pub(crate) mode: Option<String>,
     pub(crate) session: Option<String>,
@@ -290,10 +292,12 @@ impl HolderJson {
             revoked: record.map(|it| it.state == HoldState::Revoked),
             state: record.map(|it| match it.state {
                 HoldState::Held if holder.is_delayed() => "cooling",
+                HoldState::Cooling if holder.is_left() => "left",
                 its => state(its),
             }),
             delay_ms: record.map(|it| it.delay_ms),
             least_left_ms: record.map(|it| it.least_left_ms),
+            endless: record.map(|it| it.endless),
             mode: record.map(|it| mode(it.mode)),
             session: record.map(|it| it.session.to_string()),
             site: record.and_then(|it| site(&it.party)),

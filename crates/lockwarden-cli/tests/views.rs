@@ -66,6 +66,7 @@ fn show_tells_the_holder_and_the_queue() {
             "state",
             "delay_ms",
             "least_left_ms",
+            "endless",
             "mode",
             "session",
             "site",

@@ -1,13 +1,14 @@
 //! What a session asks of a store, and what it hears back.
 
 use crate::{
+    limits::RESERVED,
     name::{Epoch, Name, Run, SessionId, Token},
     party::Party,
 };
 use std::{fmt, sync::Arc};
 
 /// One command of a session. Every one may be sent again after an unknown outcome: nothing happens
-/// twice (G6).
+/// twice (G6). The only exception is [`Extension::Add`], which is sent once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Take the lock, or queue for it.
@@ -86,6 +87,26 @@ pub enum Command {
         /// How long it waits to be adopted, in ms; then it is free.
         lease_ms: u64,
     },
+    /// Change when a lock ends, whoever holds it: only the key's value is compared, as the libraries do that the
+    /// drop-ins stand in for. A foreign client's lock, too. What another session believes in never gets shorter (R18).
+    ExtendByValue {
+        /// The lock.
+        name: Name,
+        /// The key's value.
+        token: Token,
+        /// For how long, in ms.
+        ms: u64,
+        /// What that length is.
+        how: Extension,
+    },
+    /// Give a lock up without freeing it: it is nobody's, and ends with its lease, unless somebody who knows its value
+    /// extends or releases it before. What nobody else can know, or has no lease, is released instead.
+    Leave {
+        /// The lock.
+        name: Name,
+        /// The acquisition that ends.
+        token: Token,
+    },
     /// The heartbeat of a session (R19).
     Beat,
     /// What stands about a name. Changes nothing.
@@ -129,10 +150,24 @@ pub struct Acquire {
     pub at_least_ms: u64,
     /// If it is lost by a crash, it is not granted again for this long, in ms (R43); 0: at once.
     pub delay_ms: u64,
+    /// Its key has no expiry while it is held, as that of a redis-py lock without a timeout; `lease_ms` is then how
+    /// long the holder believes without a renewal. Only where there is a `proof`, and exclusively; else it says nothing.
+    pub endless: bool,
     /// The highest fence that the caller knows (R34); 0: none.
     pub floor: u64,
     /// Who asks.
     pub party: Arc<Party>,
+}
+
+/// What the length of an [`Command::ExtendByValue`] means, as redis-py has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Extension {
+    /// So much more than what is left (redis-py's `extend`). A lock without an end has nothing to add to.
+    Add,
+    /// So much from now on (redis-py's `extend` with `replace_ttl`), but not for a lock without an end.
+    Replace,
+    /// So much from now on, also for a lock without an end, which has one from then on (redis-py's `reacquire`).
+    Set,
 }
 
 /// How a lock is held.
@@ -170,7 +205,7 @@ pub enum HoldState {
     /// An operator has revoked it; it ends soon (R32).
     Revoked,
     /// Nobody has it any more, but it is not granted again before its end: for the rest of its minimum, or for the
-    /// delay after a crash (R33, R43).
+    /// delay after a crash (R33, R43); or it was left, see [`Command::Leave`].
     Cooling,
     /// Its holder has handed it over, and nobody has adopted it yet (R32).
     HandedOver,
@@ -216,6 +251,8 @@ impl Command {
             | Command::Recall { name, .. }
             | Command::Convert { name, .. }
             | Command::HandOver { name, .. }
+            | Command::ExtendByValue { name, .. }
+            | Command::Leave { name, .. }
             | Command::Show { name } => Some(name),
             Command::Beat => None,
         }
@@ -233,6 +270,8 @@ impl Command {
             Command::Revoke { .. }
             | Command::Recall { .. }
             | Command::Convert { .. }
+            | Command::ExtendByValue { .. }
+            | Command::Leave { .. }
             | Command::Show { .. }
             | Command::Beat => &[],
         }
@@ -274,6 +313,15 @@ impl HolderView {
     pub fn is_delayed(&self) -> bool {
         let delay_ms = self.record.as_ref().map_or(0, |record| record.delay_ms);
         delay_ms > 0 && self.ttl_ms.is_some_and(|ttl_ms| ttl_ms <= delay_ms)
+    }
+
+    /// Has its holder left it to whoever knows its value (see [`Command::Leave`])?
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        let is_cooling = |record: &RecordView| record.state == HoldState::Cooling;
+        // Any other that cools has lost its value.
+        self.record.as_ref().is_some_and(is_cooling)
+            && !self.token.as_bytes().starts_with(RESERVED.as_bytes())
     }
 }
 
@@ -341,6 +389,19 @@ pub enum Reply {
     HandedOver,
     /// A foreign client holds the lock: it has no session that could be told.
     Foreign,
+    /// The lock ends later.
+    Extended {
+        /// In how many ms, from now on.
+        lease_ms: u64,
+        /// It is held by the asking session, which may believe in that.
+        own: bool,
+        /// When the guard ends, in ms from now; 0: it does not run. Before that no belief follows (R6).
+        guard_ms: u64,
+    },
+    /// The lock has no end that could be put off.
+    Endless,
+    /// The lock is nobody's any more, and ends with its lease.
+    Left,
     /// The heartbeat's answer.
     Beat {
         /// The server's run.
@@ -461,6 +522,9 @@ pub struct RecordView {
     pub delay_ms: u64,
     /// How much is left of its minimum, in ms (R33).
     pub least_left_ms: u64,
+    /// It has no end of its own while it is held: its key expires only as far as somebody has to show himself first
+    /// (R14, R15, R27).
+    pub endless: bool,
     /// How it holds the lock.
     pub mode: Mode,
     /// Who it is.

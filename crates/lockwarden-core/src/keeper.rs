@@ -497,6 +497,19 @@ impl Keeper {
         }
     }
 
+    /// A command leaves that makes the lease this long, without being a renewal of ours. From here on no more than that is
+    /// sure, until the store says that it was carried out, with [`Keeper::renewed`].
+    pub fn may_shorten(&mut self, now_us: u64, id: HandleId, lease_ms: u64) {
+        let generation = self.generation;
+        if let Some(handle) = self.handles.get_mut(&id) {
+            let asked = Lease::new(now_us, lease_ms);
+            if asked.end_us() < handle.lease_end_us() {
+                handle.shorter = Some((generation, asked));
+            }
+            self.settle(id, now_us);
+        }
+    }
+
     /// The handle is released or given up: never renewed again, `check()` is false.
     pub fn forget(&mut self, id: HandleId) {
         if let Some(handle) = self.handles.remove(&id) {

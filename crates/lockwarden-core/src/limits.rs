@@ -31,6 +31,8 @@ pub const MAX_TOKEN_BYTES: usize = 4_096;
 pub const MAX_LABEL_BYTES: usize = 256;
 /// What the companions and channels of the locks begin with; no name may (R2).
 pub const RESERVED: &str = "lockwarden:";
+/// How long an endless lock is kept whose holder has not shown itself since the server began anew, in ms (R15).
+pub const UNSEEN_ENDLESS_MS: u64 = 30_000;
 /// How long a queue lives without a recheck, in ms (R28).
 pub const QUEUE_TTL_MS: u64 = 60_000;
 /// A holder is asked at most this often whether it still wants its lock, in ms (R16).

@@ -3,7 +3,7 @@
 //! [`step`] takes the locks, one command and the moment, and gives a reply and messages. It must not
 //! do I/O, read a clock or draw random bytes. Who is alive is an input, too: each store knows that
 //! in its own way (R13, R40). The commands are here; who holds a lock is in `lock` and `together`, who waits for it in
-//! `queue`, how a hold changes its mode or its holder in `holds`.
+//! `queue`, how a hold changes its mode or its holder in `holds`, what is done to it by its value alone in `by_value`.
 //!
 //! A Redis server keeps keys, not structures, so the table thinks in keys as well: the *key* holds
 //! a token and expires; the *record* describes the holder and counts only while its token is the
@@ -15,7 +15,10 @@ use crate::{
         Reply, TicketView, Wait,
     },
     deadlock::{self, Places, WaitChange, Waits},
-    limits::{ASK_EVERY_MS, DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, MOST_HOLDERS_TOLD, W_MS},
+    limits::{
+        ASK_EVERY_MS, DROPS_PER_COMMAND, MAX_FLOOR_AHEAD_US, MOST_HOLDERS_TOLD, UNSEEN_ENDLESS_MS,
+        W_MS,
+    },
     name::{Epoch, Name, Run, SessionId, Token},
     party::Party,
     rules::Rules,
@@ -24,6 +27,7 @@ use lock::{check_beside, holder_of, is_nobodys, over};
 use queue::Ahead;
 use std::{collections::BTreeMap, sync::Arc};
 
+mod by_value;
 mod holds;
 mod lock;
 mod queue;
@@ -248,9 +252,20 @@ pub fn step(
         Command::HandOver { token, to, lease_ms, .. } => {
             turn.hand_over(command, token, to, *lease_ms)
         }
+        Command::ExtendByValue { name, token, ms, how } => {
+            turn.extend_by_value(name, token, *ms, *how)
+        }
+        Command::Leave { name, token } => turn.leave(command, name, token),
         Command::Show { name } => Reply::Shown(Box::new(turn.show(name))),
         Command::Beat => beat(at),
     }
+}
+
+/// Is a grant for the whole lease, or does its receiver have to renew it first (R27)?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    Yes,
+    OnceRenewed,
 }
 
 /// One command's turn.
@@ -318,7 +333,7 @@ impl Turn<'_> {
             }
             if open {
                 self.leave_queues(ask.names(), (&ask.token, at.caller), |_| true);
-                self.grant(ask.wants(), &ask.ticket(at, None), ask.lease_ms);
+                self.grant(ask.wants(), &ask.ticket(at, None), ask.lease_ms, Whole::Yes);
                 // It may have passed others.
                 ask.names().for_each(|name| self.tell_first(name));
                 return self.granted(ask);
@@ -455,7 +470,7 @@ impl Turn<'_> {
         }
         lock.change_holder(token, |record, end_us| {
             (record.lease_ms, record.run) = (lease_ms, run);
-            *end_us = record.end_us(now_us, lease_ms);
+            *end_us = record.renewed_end_us(now_us, lease_ms);
         });
     }
 
@@ -538,7 +553,9 @@ impl Turn<'_> {
             // Nothing is shortened during the guard (R6).
             return Reply::Guarded { lease_ms: 0, guard_ms };
         } else if delayed {
-            lock.change_holder(token, |record, _| record.state = HoldState::Revoked);
+            lock.change_holder(token, |record, _| {
+                (record.state, record.endless) = (HoldState::Revoked, false);
+            });
             lock.shorten(token, now_us, now_us + W_MS * US_PER_MS)
         } else if crash_end_us > now_us {
             lock.cool(token, now_us, crash_end_us);
@@ -593,6 +610,7 @@ impl Turn<'_> {
         wants: impl Iterator<Item = (&'n Name, Mode)>,
         ticket: &Ticket,
         lease_ms: u64,
+        whole: Whole,
     ) -> u64 {
         let now_us = self.at.now_us;
         let fence = self.next_fence(ticket.floor);
@@ -610,13 +628,19 @@ impl Turn<'_> {
                 at_least_ms => now_us + at_least_ms * US_PER_MS,
             },
             delay_ms: ticket.delay_ms,
+            endless: false,
             mode: Mode::Exclusive,
             since_us: now_us,
             party: ticket.party.clone(),
         };
-        let end_us = record.end_us(now_us, lease_ms);
         for (name, mode) in wants {
-            self.lock(name).hold(Record { mode, ..record.clone() }, end_us);
+            let endless = ticket.endless && mode == Mode::Exclusive;
+            let record = Record { mode, endless, ..record.clone() };
+            let end_us = match whole {
+                Whole::Yes => record.renewed_end_us(now_us, lease_ms),
+                Whole::OnceRenewed => record.end_us(now_us, lease_ms),
+            };
+            self.lock(name).hold(record, end_us);
         }
         fence
     }
@@ -636,14 +660,21 @@ impl Turn<'_> {
     /// first. (Who is dead renews no more, and is among them soon.)
     fn probe(&mut self, name: &Name) {
         let (guarded, now_us) = (self.guard_ms() > 0, self.at.now_us);
+        let run = self.meta.run.clone();
         let lock = self.lock(name);
         let records: Vec<Record> = lock.holders().take(DROPS_PER_COMMAND).cloned().collect();
         // A foreign client took the expiry away or made it longer: the lease is put back (R15).
         let Some(first) = records.first() else { return };
         let lease_end_us = first.end_us(now_us, first.lease_ms);
+        let unseen_end_us = first.end_us(now_us, UNSEEN_ENDLESS_MS);
         let together_us = lock.together().and_then(Together::last_end_us);
         if let Some(key) = &mut lock.key {
             key.expires_us = match together_us {
+                // Endless locks alone may have none: but for one whose holder has not shown itself in this run.
+                None if first.endless => match key.expires_us {
+                    None if !guarded && first.run != run => Some(unseen_end_us),
+                    expires_us => expires_us,
+                },
                 None => Some(key.expires_us.map_or(lease_end_us, |at| at.min(lease_end_us))),
                 last_end_us => last_end_us,
             };

@@ -39,6 +39,7 @@ fn ask(owner: usize, number: usize, token: &str, wait: Wait) -> Acquire {
     Acquire {
         at_least_ms: 0,
         delay_ms: 0,
+        endless: false,
         modes: Default::default(),
         also: Default::default(),
         name: named(number),

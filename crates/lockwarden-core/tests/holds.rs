@@ -41,6 +41,7 @@ fn ask(text: &str, wait: Wait) -> Acquire {
         grace_ms: GRACE_MS,
         at_least_ms: 0,
         delay_ms: 0,
+        endless: false,
         floor: 0,
         party: Default::default(),
     }

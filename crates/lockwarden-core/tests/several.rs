@@ -34,6 +34,7 @@ fn ask(mask: u8, token: &str, wait: Wait) -> Acquire {
     Acquire {
         at_least_ms: 0,
         delay_ms: 0,
+        endless: false,
         modes: Default::default(),
         name: names.remove(0),
         also: names.into(),

@@ -80,6 +80,7 @@ fn facts<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyDict>> {
         Error::TooDeep { name, .. }
         | Error::NotHandedOver { name, .. }
         | Error::Foreign { name }
+        | Error::Endless { name }
         | Error::ReleasedOrLost { name } => facts.set_item("name", name.as_str())?,
         Error::Store(StoreError::Unavailable { place, trouble, detail, .. }) => {
             facts.set_item("place", place)?;

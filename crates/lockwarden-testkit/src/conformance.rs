@@ -12,11 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod by_value;
 mod holds;
 mod modes;
 mod owners;
 mod parties;
 mod recall;
+pub use by_value::{
+    bad_values_of_drop_ins, endless_locks, extended_by_value, left_to_their_values,
+    released_by_value,
+};
 pub use holds::{
     a_delay_after_a_loss, bad_values_of_holds, handed_on, handed_over, handed_over_to_nobody,
     held_at_least, modes_change, modes_that_do_not_change, no_minimum_for_whoever_gives_up,
@@ -77,7 +82,8 @@ macro_rules! conformance_tests {
             revoke_at_once, revoke_with_delay, strange_names_are_names, bad_values_are_refused,
             drop_releases, close_releases_and_cancels, values_of_drop_ins, counts_right,
             wins_are_shared, many_locks_leave_nothing, lost_is_told_once_and_stays,
-            acquire_is_reusable, fence_floors, an_owner_enters_again, a_deadlock_is_told_at_once,
+            bad_values_of_drop_ins, endless_locks, extended_by_value, released_by_value,
+            left_to_their_values, acquire_is_reusable, fence_floors, an_owner_enters_again, a_deadlock_is_told_at_once,
             a_long_deadlock_is_spelled_out, no_deadlock_without_a_cycle,
             parts_that_wait_at_once_hide_nothing, a_lost_one_is_acquired_anew,
             no_more_than_its_owner_has, held_at_most, readers_and_writers_take_turns,

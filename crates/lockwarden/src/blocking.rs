@@ -12,7 +12,7 @@
 //! ```
 
 use crate::{
-    Error, HandOver, LockView, Loss, Party, Settings, State, Token, error::StoreError,
+    Error, Extension, HandOver, LockView, Loss, Party, Settings, State, Token, error::StoreError,
     process::Unforked, warden::Shared,
 };
 use std::{fmt, future::Future, ops::Deref, sync::Arc, time::Duration};
@@ -183,6 +183,28 @@ impl Warden {
         Some(self.thread.turns.get()?.watch(future))
     }
 
+    /// As [`crate::Warden::extend_by_value`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn extend_by_value(
+        &self,
+        name: &str,
+        value: &[u8],
+        duration: Duration,
+        how: Extension,
+    ) -> Result<Duration, Error> {
+        self.thread.block_on_call(self.inner.extend_by_value(name, value, duration, how))
+    }
+
+    /// As [`crate::Warden::release_by_value`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release_by_value(&self, name: &str, value: &[u8]) -> Result<(), Error> {
+        self.thread.block_on_call(self.inner.release_by_value(name, value))
+    }
+
     /// As [`crate::Warden::close`].
     pub fn close(self) {
         let _ = self.thread.block_on(self.inner.close());
@@ -288,6 +310,19 @@ impl Guard {
     /// As there.
     pub fn hand_over(self, keep: Duration) -> Result<HandOver, Error> {
         self.thread.block_on_call(self.inner.hand_over(keep))
+    }
+
+    /// As [`crate::Guard::leave`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave(self) -> Result<(), Error> {
+        self.thread.block_on_call(self.inner.leave())
+    }
+
+    /// As [`crate::Guard::leave`], without waiting for the store: where nothing may block, as when an interpreter ends.
+    pub fn leave_in_background(self) {
+        drop(self.inner.leave());
     }
 
     /// As [`crate::Guard::release`].

@@ -99,6 +99,12 @@ pub enum Error {
         /// The lock.
         name: Name,
     },
+    /// The lock is held without an end, so that there is no lease that could be extended.
+    #[error("the lock {name} is held without an end: it has no lease that could be extended")]
+    Endless {
+        /// The lock.
+        name: Name,
+    },
     /// A release was sent more than once, and the lock is not there: an earlier one may have
     /// worked, or the lock was lost before it (R31).
     #[error("the lock {name} was released or lost: the store does not have it any more")]
@@ -131,6 +137,7 @@ impl Error {
             Error::Lost { .. } => "lost",
             Error::NotHandedOver { .. } => "not_handed_over",
             Error::Foreign { .. } => "foreign",
+            Error::Endless { .. } => "endless",
             Error::ReleasedOrLost { .. } => "released_or_lost",
             Error::Store(StoreError::Unavailable { .. }) => "unavailable",
             Error::Store(StoreError::Denied { .. }) => "denied",
@@ -295,7 +302,13 @@ pub fn describe(holder: &HolderView) -> String {
             text += &format!("for {}", seconds(record.held_ms));
         }
     }
+    let is_endless = holder.record.as_ref().is_some_and(|record| record.endless);
     match holder.ttl_ms {
+        None if is_endless => text += ", without an end",
+        Some(ttl_ms) if is_endless => {
+            let rule = "until its holder is heard of";
+            text += &format!(", without an end but for {rule}, {} at most", seconds(ttl_ms));
+        }
         Some(ttl_ms) => text += &format!(", lease ends in {}", seconds(ttl_ms)),
         None => text += ", and it never expires",
     }
@@ -314,6 +327,11 @@ fn kept_for_whom(holder: &HolderView) -> Option<String> {
             "nobody holds it: {whose} was lost with it, and it is granted again after a delay, in {left}"
         ),
         HoldState::Held | HoldState::Revoked => return None,
+        HoldState::Cooling if holder.is_left() => {
+            format!(
+                "nobody renews it: {whose} has left it, and unless somebody extends it, it ends in {left}"
+            )
+        }
         HoldState::Cooling => format!(
             "nobody holds it: {whose} had it last, and for its minimum, or the delay after a crash, it is granted \
              again in {left}"

@@ -31,8 +31,8 @@ pub use lockwarden_core::Rules;
 pub use lockwarden_core::{
     Name, Token,
     command::{
-        Absence, CycleStep, HoldState, HolderView, LockView, Mode, Reason, RecordView, Refusal,
-        TicketView,
+        Absence, CycleStep, Extension, HoldState, HolderView, LockView, Mode, Reason, RecordView,
+        Refusal, TicketView,
     },
     keeper::{Loss, Risk, State},
     limits, name,

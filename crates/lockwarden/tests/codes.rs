@@ -16,6 +16,7 @@ fn errors() -> Vec<Error> {
         Error::ReleasedOrLost { name: name.clone() },
         Error::Deadlock { name: name.clone(), cycle: Vec::new() },
         Error::Foreign { name: name.clone() },
+        Error::Endless { name: name.clone() },
         Error::NotHandedOver { name: name.clone(), absence: Absence::Free },
         Error::TooDeep { name: name.clone(), most: 1_000 },
         Error::OtherMode { name, asked: Mode::Shared, in_use: Mode::Permits { count: 1, of: 2 } },
@@ -37,6 +38,7 @@ fn errors() -> Vec<Error> {
             | Error::TooDeep { .. }
             | Error::OtherMode { .. }
             | Error::Foreign { .. }
+            | Error::Endless { .. }
             | Error::NotHandedOver { .. }
             | Error::Store(
                 StoreError::Unavailable { .. }

@@ -1,7 +1,7 @@
 //! Holds that change: their mode, and their holder (R32, R42). Whatever takes a hold from its holder gives it another token,
 //! so that nothing that one still sends can touch it.
 
-use super::{Record, Turn, US_PER_MS, lock::over};
+use super::{Record, Turn, US_PER_MS, Whole, lock::over};
 use crate::{
     command::{Acquire, Command, HoldState, Mode, Reason, Refusal, Reply},
     name::{Name, Token},
@@ -42,7 +42,7 @@ impl Turn<'_> {
             (Mode::Exclusive, Mode::Shared) => {
                 // Its end with its lease: what a foreign client did to the key ends here (R15).
                 lock.change_holder(token, |record, end_us| {
-                    record.mode = to;
+                    (record.mode, record.endless) = (to, false);
                     *end_us = (*end_us).min(record.end_us(at.now_us, record.lease_ms));
                 });
                 if guard_ms == 0 {
@@ -64,6 +64,7 @@ impl Turn<'_> {
                 fence = self.next_fence(floor);
                 self.lock(name).change_holder(token, |record, end_us| {
                     (record.mode, record.fence, record.token) = (to, fence, new_token.clone());
+                    record.endless = false;
                     *end_us = (*end_us).min(record.end_us(at.now_us, record.lease_ms));
                 });
             }
@@ -98,6 +99,7 @@ impl Turn<'_> {
         for name in mine {
             self.lock(name).change_holder(token, |record, end_us| {
                 (record.token, record.state) = (to.clone(), HoldState::HandedOver);
+                record.endless = false;
                 // Since when and for how long it may be adopted.
                 (record.since_us, record.lease_ms) = (at.now_us, lease_ms);
                 *end_us = record.end_us(at.now_us, lease_ms);
@@ -128,7 +130,7 @@ impl Turn<'_> {
             self.lock(name).drop_holder(&ask.token);
         }
         let wants = adopted.iter().map(|(name, record)| (*name, record.mode));
-        self.grant(wants, &ask.ticket(self.at, None), ask.lease_ms);
+        self.grant(wants, &ask.ticket(self.at, None), ask.lease_ms, Whole::Yes);
         for (name, before) in &adopted {
             // The minimum is that of the work, whoever does it.
             self.lock(name).change_holder(&ask.token, |record, end_us| {

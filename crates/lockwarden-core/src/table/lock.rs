@@ -30,7 +30,7 @@ pub struct Lock {
 pub struct Key {
     /// Its value.
     pub token: Token,
-    /// When it expires, in µs; none: never (only a foreign client writes that).
+    /// When it expires, in µs; none: never (an endless lock, or a foreign client's).
     pub expires_us: Option<u64>,
 }
 
@@ -57,6 +57,9 @@ pub struct Record {
     pub least_until_us: u64,
     /// See [`Acquire::delay_ms`](crate::command::Acquire::delay_ms).
     pub delay_ms: u64,
+    /// See [`Acquire::endless`](crate::command::Acquire::endless). Whatever takes the lock from its holder, or gives it
+    /// an end, takes this away.
+    pub endless: bool,
     /// How it holds the lock.
     pub mode: Mode,
     /// When it was granted, in µs.
@@ -66,13 +69,18 @@ pub struct Record {
 }
 
 /// The end of a lease that has none, in µs.
-const NEVER: u64 = u64::MAX;
+pub(super) const NEVER: u64 = u64::MAX;
 
 impl Record {
     /// When the lock is free again if nobody is heard of for so many ms from now on, in µs: not before its minimum is
     /// over, and the delay of a crash (R33, R43).
     pub(super) fn end_us(&self, now_us: u64, ms: u64) -> u64 {
         (now_us + (ms + self.delay_ms) * US_PER_MS).max(self.least_until_us)
+    }
+
+    /// The same after a renewal.
+    pub(super) fn renewed_end_us(&self, now_us: u64, lease_ms: u64) -> u64 {
+        if self.endless { NEVER } else { self.end_us(now_us, lease_ms) }
     }
 }
 
@@ -252,7 +260,7 @@ impl Lock {
     pub(super) fn cool(&mut self, token: &Token, now_us: u64, end_us: u64) {
         self.change_holder(token, |record, its_end_us| {
             (record.token, record.state) = (cooling_token(token), HoldState::Cooling);
-            (record.least_until_us, record.delay_ms) = (0, 0);
+            (record.least_until_us, record.delay_ms, record.endless) = (0, 0, false);
             // So that a repair of the lease is none (R15).
             record.lease_ms = (end_us - now_us).div_ceil(US_PER_MS);
             *its_end_us = end_us;
@@ -328,6 +336,7 @@ pub(super) fn view(record: &Record, end_us: Option<u64>, now_us: u64) -> HolderV
         state: record.state,
         delay_ms: record.delay_ms,
         least_left_ms: record.least_until_us.saturating_sub(now_us).div_ceil(US_PER_MS),
+        endless: record.endless,
         mode: record.mode,
         party: record.party.clone(),
     };

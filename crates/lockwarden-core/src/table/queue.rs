@@ -4,7 +4,7 @@
 //! tickets stand in all its queues, and it is served when all its names are free at once. Until then others may pass
 //! it, except the request that came first of all of them: its names are kept for it (R29).
 
-use super::{Context, Lock, Turn, US_PER_MS};
+use super::{Context, Lock, Turn, US_PER_MS, Whole};
 use crate::{
     command::{Acquire, Message, Mode, Wait},
     deadlock::{self, Place, WaitChange},
@@ -52,6 +52,8 @@ pub struct Ticket {
     pub at_least_ms: u64,
     /// See [`Acquire::delay_ms`].
     pub delay_ms: u64,
+    /// See [`Acquire::endless`].
+    pub endless: bool,
     /// The highest fence it knows (R34).
     pub floor: u64,
     /// When it stops waiting, in µs; none: never.
@@ -187,7 +189,9 @@ impl Turn<'_> {
         let names = || wants.iter().map(|(name, _)| name);
         self.leave_queues(names(), (&ticket.token, &ticket.session), |_| true);
         let lease_ms = if to_asker { ticket.lease_ms } else { ticket.lease_ms.min(W_MS) };
-        let fence = self.grant(wants.iter().map(|(name, mode)| (name, *mode)), ticket, lease_ms);
+        let whole = if to_asker { Whole::Yes } else { Whole::OnceRenewed };
+        let wants_of = wants.iter().map(|(name, mode)| (name, *mode));
+        let fence = self.grant(wants_of, ticket, lease_ms, whole);
         let mut same = None;
         if request.is_some() {
             names().for_each(|name| self.tell_first(name));
@@ -438,6 +442,8 @@ impl Acquire {
             grace_ms: self.grace_ms,
             at_least_ms: self.at_least_ms,
             delay_ms: self.delay_ms,
+            // What has no proof is not the caller's choice, and nobody else would know its value.
+            endless: self.endless && !self.proof.is_empty(),
             floor: self.floor,
             deadline_us,
             since_us: at.now_us,

@@ -461,7 +461,9 @@ fn is_about(command: &Command, token: &Token) -> bool {
         | Command::Revoke { token: it, .. }
         | Command::Recall { token: it, .. }
         | Command::Convert { token: it, .. }
-        | Command::HandOver { token: it, .. } => it == token,
+        | Command::HandOver { token: it, .. }
+        | Command::ExtendByValue { token: it, .. }
+        | Command::Leave { token: it, .. } => it == token,
         Command::Beat | Command::Show { .. } => false,
     }
 }

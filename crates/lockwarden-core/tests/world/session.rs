@@ -513,6 +513,7 @@ impl Session {
         let command = Command::Acquire(Acquire {
             at_least_ms: 0,
             delay_ms: 0,
+            endless: false,
             name: want.name.clone(),
             also: want.also.clone(),
             modes: want.modes.clone(),

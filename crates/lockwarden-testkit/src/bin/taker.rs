@@ -90,6 +90,7 @@ impl Taker {
             "acquire" => drop(tokio::spawn(taker.acquire(key, words))),
             "release" => drop(tokio::spawn(taker.release(key))),
             "hand_over" => drop(tokio::spawn(taker.hand_over(key, words))),
+            "leave" => drop(tokio::spawn(taker.leave(key))),
             "check" => say(&format!("check {key} {} {}", taker.check(&key), now_us())),
             "state" => {
                 let state = taker.guard(&key).map(|guard| guard.state());
@@ -168,6 +169,16 @@ impl Taker {
         let keep = Duration::from_millis(words[2].parse().expect("ms"));
         match guard.hand_over(keep).await {
             Ok(given) => say(&format!("handed {key} {given}")),
+            Err(error) => say(&format!("failed {key} {} {error}", error.code())),
+        }
+    }
+
+    async fn leave(self, key: String) {
+        let Some(guard) = self.take(&key).await else {
+            return say(&format!("failed {key} none no such guard"));
+        };
+        match guard.leave().await {
+            Ok(()) => say(&format!("left {key}")),
             Err(error) => say(&format!("failed {key} {} {error}", error.code())),
         }
     }
@@ -360,7 +371,7 @@ fn fork_a_sleeper() -> i32 {
     }
 }
 
-/// `wait=no`, `wait=MS`, `lease=MS`, `grace=MS`, `value=TEXT`, `unrenewed`, `shared`, `permits=N/M`.
+/// `wait=no`, `wait=MS`, `lease=MS`, `grace=MS`, `value=TEXT`, `endless`, `unrenewed`, `shared`, `permits=N/M`.
 fn options(mut lock: Lock, words: &[String]) -> Lock {
     for word in words {
         let (option, value) = word.split_once('=').unwrap_or((word, ""));
@@ -371,6 +382,7 @@ fn options(mut lock: Lock, words: &[String]) -> Lock {
             "lease" => lock.lease(ms()),
             "grace" => lock.grace(ms()),
             "value" => lock.drop_in_value(value.as_bytes()),
+            "endless" => lock.endless(),
             "unrenewed" => lock.without_renewal(),
             "shared" => lock.shared(),
             "permits" => {

@@ -119,6 +119,8 @@ pub(super) enum Ending {
     Release,
     /// It was not, as far as we know.
     Cancel,
+    /// It was held, and is left to its value (see [`Command::Leave`](lockwarden_core::Command::Leave)).
+    Leave,
     /// It waits to be adopted under another token, for so many ms (R32).
     HandOver { to: Token, lease_ms: u64 },
 }

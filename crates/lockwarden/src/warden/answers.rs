@@ -54,6 +54,10 @@ impl State {
                 Purpose::TakeOver(_, Some(id)) => self.push(Purpose::Acquire(id)),
                 Purpose::TakeOver(_, None) => {}
                 Purpose::Ask(_, reply) => drop(reply.send(answer)),
+                Purpose::ExtendByValue(command, reply) => {
+                    self.extended_by_value(now_us, &command, sent.sent_us, epoch, &answer);
+                    drop(reply.send(answer));
+                }
             }
         }
     }
@@ -77,7 +81,8 @@ impl State {
                 let lost = id.is_some_and(|id| {
                     matches!(self.keeper.state_at(id, now_us), Some(Belief::Lost(_)))
                 });
-                if id.is_none() || lost {
+                let is_left = lost && id.is_some_and(|id| self.may_be_extended(id));
+                if (id.is_none() || lost) && !is_left {
                     self.disown(&name, &token, lost);
                 }
             }
@@ -381,11 +386,12 @@ impl State {
                 self.push(Purpose::TakeOver(command, None));
                 Err(error)
             }
-            Ok(Reply::Released | Reply::Cancelled { .. } | Reply::HandedOver) => match leaving.lost
-            {
-                Some(loss) => Err(Error::Lost { name, loss }),
-                None => Ok(()),
-            },
+            Ok(Reply::Released | Reply::Cancelled { .. } | Reply::HandedOver | Reply::Left) => {
+                match leaving.lost {
+                    Some(loss) => Err(Error::Lost { name, loss }),
+                    None => Ok(()),
+                }
+            }
             Ok(Reply::NotHeld(absence)) => match leaving.lost {
                 Some(loss) => Err(Error::Lost { name, loss }),
                 // An earlier one did it (R31).

@@ -216,7 +216,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is not ours any more, [`Error::Invalid`] for a lease out of its
-    /// range, [`Error::Store`] if the store does not answer.
+    /// range or an [endless](super::Lock::endless) lock, [`Error::Store`] if the store does not answer.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let given_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         let lease_ms = limits::lease(given_ms, least_lease_ms(self.drop_in))?;
@@ -372,6 +372,48 @@ impl Guard {
         answer.await.unwrap_or(Err(Error::Closed))?;
         std::mem::forget(unknown);
         Ok(HandOver { names, token })
+    }
+
+    /// Ends this guard without freeing the lock: for the drop-ins, whose users may go on with it elsewhere, by its value.
+    /// The key keeps its value and what is left of its lease. Until then whoever knows the value can extend or release
+    /// it ([`Warden::extend_by_value`](super::Warden::extend_by_value),
+    /// [`Warden::release_by_value`](super::Warden::release_by_value)); nobody renews it, and it no longer matters what
+    /// becomes of this process. An [endless](super::Lock::endless) lock has no lease, and is released.
+    ///
+    /// It begins when it is called: whoever does not want to wait drops the future. `check()` is false from then on.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let guard = warden.lock("x").drop_in_value(b"their token").without_renewal().acquire().await?;
+    /// guard.leave().await?;
+    /// assert!(warden.lock("x").no_wait().acquire().await.is_err());
+    /// warden.release_by_value("x", b"their token").await?;
+    /// assert!(warden.lock("x").no_wait().acquire().await.is_ok());
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without a [drop-in value](super::Lock::drop_in_value): then it is released. [`Error::Lost`] if
+    /// it was lost before. [`Error::Store`] if the store did not answer within 5 s: it is tried on in the background while
+    /// the lease lasts.
+    pub fn leave(mut self) -> impl Future<Output = Result<(), Error>> + Send {
+        let (reply, answer) = oneshot::channel();
+        let begun = match self.drop_in {
+            true => self.shared.request(|inbox| {
+                inbox.leave(self.entry, Ending::Leave, Some(reply));
+            }),
+            false => {
+                let rule = "only a lock with a drop-in value can be left";
+                Err(Error::Invalid(format!("{rule}: {}", self.name)))
+            }
+        };
+        self.released = begun.is_ok();
+        drop(self);
+        async move {
+            begun?;
+            answer.await.unwrap_or(Err(Error::Closed))
+        }
     }
 
     /// Releases the lock and says what happened. Where its owner acquired it more than once (see

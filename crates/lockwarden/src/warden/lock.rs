@@ -41,6 +41,7 @@ pub struct Lock {
     class: Option<String>,
     drop_in: Option<Vec<u8>>,
     renew: bool,
+    endless: bool,
     at_least: Duration,
     at_most: Option<Duration>,
     delay: Duration,
@@ -65,6 +66,7 @@ impl Lock {
             class: None,
             drop_in: None,
             renew: true,
+            endless: false,
             at_least: Duration::ZERO,
             at_most: None,
             delay: Duration::ZERO,
@@ -258,6 +260,25 @@ impl Lock {
         self
     }
 
+    /// Write no expiry to the key, as redis-py does for a lock without a timeout; only with
+    /// [`Lock::drop_in_value`]. The lock is renewed all the same, so that `check()` can be true: [`Lock::lease`] is how
+    /// long this process believes without an answer. Whoever asks for the lock through Lockwarden finds out if the holder
+    /// has died, and has it after the grace; a client of another library never does. If the holder's machine vanishes
+    /// without closing its connection, the server has to notice that first (Redis: `tcp-keepalive`, 300 s by default).
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let guard = warden.lock("x").drop_in_value(b"their token").endless().acquire().await?;
+    /// let holder = warden.show("x").await?.holder.unwrap();
+    /// assert!(guard.check() && holder.ttl_ms.is_none() && holder.record.unwrap().endless);
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    pub fn endless(mut self) -> Lock {
+        self.endless = true;
+        self
+    }
+
     /// Hold it for this long at most, from the grant on: no renewal and no [`Guard::extend`] reaches beyond that, and
     /// then it is lost, whoever forgot it. At two thirds of the last lease the state is
     /// [`Risk::CeilingNear`](crate::Risk::CeilingNear), at its end
@@ -437,6 +458,7 @@ impl Lock {
             None => (random::token()?, Arc::default()),
             Some(value) => (Token::new(value)?, random::text()?.into()),
         };
+        self.check_endless(&name)?;
         let lease_ms = limits::lease(ms(self.lease), self.least_lease_ms())?;
         let grace_ms = limits::grace(ms(self.grace))?;
         let at_most = |most| limits::at_most(ms(most), self.least_lease_ms());
@@ -484,10 +506,23 @@ impl Lock {
             grace_ms,
             at_least_ms,
             delay_ms,
+            endless: self.endless,
             floor,
             party,
         };
         Ok((ask, keeping))
+    }
+
+    /// An endless lock is one that somebody sees to as long as it is held.
+    fn check_endless(&self, name: &Name) -> Result<(), Error> {
+        let rule = match self {
+            Lock { endless: false, .. } => return Ok(()),
+            Lock { drop_in: None, .. } => "only a lock with a drop-in value can be",
+            Lock { renew: false, .. } => "a lock that is not renewed cannot be",
+            Lock { at_most: Some(_), .. } => "a lock that is held for a time at most cannot be",
+            _ => return Ok(()),
+        };
+        Err(Error::Invalid(format!("{rule} endless: {name}")))
     }
 
     /// The minimum and the delay, in ms.

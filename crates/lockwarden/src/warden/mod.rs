@@ -14,6 +14,7 @@
 
 mod acquisition;
 mod answers;
+mod by_value;
 mod changes;
 mod driver;
 mod guard;
@@ -41,7 +42,7 @@ use driver::Driver;
 use inbox::Inbox;
 use lockwarden_core::{
     Command, Name, Reply, Rules, Token,
-    command::{LockView, Mode},
+    command::{Extension, LockView, Mode},
     name,
     party::{self, Party, Process},
 };
@@ -292,6 +293,53 @@ impl Warden {
             }
             other => Err(self.unexpected(&other)),
         }
+    }
+
+    /// Changes when a lock ends, whoever holds it: only the key's value is compared, as redis-py does it. It may be held
+    /// by another process, by one that [left](Guard::leave) it, or by a client of another library. Says how long the
+    /// lock lives from now on. [`Extension`] has what the duration means; what another process believes in never gets
+    /// shorter by this (R18), and a lock that is renewed goes on being renewed, with a lease of its own. The caller holds
+    /// nothing by it; but if a guard of this very warden holds the lock, that guard believes in the new lease.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # use std::time::Duration;
+    /// use lockwarden::Extension;
+    /// let warden = lockwarden::Warden::connect("memory:").await?;
+    /// let lock = warden.lock("x").drop_in_value(b"their token").lease(Duration::from_secs(10));
+    /// let guard = lock.without_renewal().acquire().await?;
+    /// let more = Duration::from_secs(5);
+    /// let left = warden.extend_by_value("x", b"their token", more, Extension::Add).await?;
+    /// assert!(left > Duration::from_secs(14) && guard.remaining() > Duration::from_secs(14));
+    /// # Ok::<(), lockwarden::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the key has another value, or none, or the lock was revoked or handed over; [`Error::Endless`]
+    /// if it has no expiry, but for [`Extension::Set`]; [`Error::Invalid`] for a value or a duration out of its range, or
+    /// one of several locks of one guard. [`Error::Store`] if the store does not answer in 5 s. With [`Extension::Add`]
+    /// an unknown [effect](Error::effect) means that it may have been added: it is never sent twice.
+    pub async fn extend_by_value(
+        &self,
+        name: &str,
+        value: &[u8],
+        duration: Duration,
+        how: Extension,
+    ) -> Result<Duration, Error> {
+        let (name, token) = (Name::new(name)?, Token::new(value)?);
+        by_value::extend(&self.shared, name, token, duration, how).await
+    }
+
+    /// Releases a lock, whoever holds it: only the key's value is compared, as redis-py does it. The first in the queue
+    /// has it then; a holder of ours is told. Also what was [left](Guard::leave), and what a client of another library
+    /// holds.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the key has another value, or none: nothing was changed. [`Error::Invalid`] for a value out of
+    /// its range. [`Error::Store`] if the store does not answer in 5 s.
+    pub async fn release_by_value(&self, name: &str, value: &[u8]) -> Result<(), Error> {
+        let (name, token) = (Name::new(name)?, Token::new(value)?);
+        by_value::release(&self.shared, name, token).await
     }
 
     /// One page of the names that hold anything, from `cursor` on (0: the first page).

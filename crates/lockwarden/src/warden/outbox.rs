@@ -29,6 +29,8 @@ pub(super) enum Purpose {
     TakeOver(Command, Option<HandleId>),
     /// A question of the caller.
     Ask(Command, oneshot::Sender<Result<Reply, StoreError>>),
+    /// The same, where what the store says may be about a lock of ours: it ends at another time.
+    ExtendByValue(Command, oneshot::Sender<Result<Reply, StoreError>>),
 }
 
 /// A call on the link.
@@ -95,7 +97,9 @@ impl State {
         self.keeper.link_up(clock::now_us());
         // Questions that were not sent keep their turn; all else is asked for anew, in the order
         // in which it came.
-        self.outbox.retain(|purpose| matches!(purpose, Purpose::Ask(..) | Purpose::TakeOver(..)));
+        self.outbox.retain(|purpose| {
+            matches!(purpose, Purpose::Ask(..) | Purpose::ExtendByValue(..) | Purpose::TakeOver(..))
+        });
         let ids: Vec<HandleId> = self.acquisitions.keys().copied().collect();
         for id in ids {
             self.send_again(id);
@@ -108,7 +112,7 @@ impl State {
         self.ready = false;
         for sent in self.sent.take_all() {
             match sent.purpose {
-                Purpose::Ask(_, reply) => {
+                Purpose::Ask(_, reply) | Purpose::ExtendByValue(_, reply) => {
                     let _ = reply.send(Err(error.clone().with_effect(Effect::Unknown)));
                 }
                 // Nobody else sends it again.
@@ -196,7 +200,7 @@ impl State {
         let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
         match acquisition.phase {
             // Renewed by the keeper.
-            Phase::Held => {}
+            Phase::Held => self.give_up_endless(id),
             Phase::Leaving => {
                 if let Some(leaving) = &mut acquisition.leaving {
                     leaving.repeated = true;
@@ -250,6 +254,7 @@ impl State {
                     Ending::Cancel => {
                         Command::Cancel { name, also, token, proof: ask.proof.clone() }
                     }
+                    Ending::Leave => Command::Leave { name, token },
                     Ending::HandOver { to, lease_ms } => {
                         let (to, lease_ms) = (to.clone(), *lease_ms);
                         Command::HandOver { name, also, token, to, lease_ms }
@@ -257,10 +262,11 @@ impl State {
                 })
             }
             // Whoever asked has given up: what was to change must not change later.
-            Purpose::Ask(_, reply) if reply.is_closed() => None,
-            Purpose::TakeOver(command, _) | Purpose::Ask(command, _) | Purpose::Disown(command) => {
-                Some(command.clone())
-            }
+            Purpose::Ask(_, reply) | Purpose::ExtendByValue(_, reply) if reply.is_closed() => None,
+            Purpose::TakeOver(command, _)
+            | Purpose::Ask(command, _)
+            | Purpose::ExtendByValue(command, _)
+            | Purpose::Disown(command) => Some(command.clone()),
         }
     }
 }

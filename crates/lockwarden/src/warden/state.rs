@@ -289,6 +289,8 @@ impl State {
             // The caller never had it, and so there is no minimum (R33).
             Ending::Cancel if entry == id => Ending::Cancel,
             Ending::HandOver { .. } if lost.is_none() => wanted,
+            // Whoever knows its value may have extended it beyond what we know.
+            Ending::Leave if is_held => wanted,
             _ if is_held => Ending::Release,
             _ => Ending::Cancel,
         };
@@ -325,6 +327,12 @@ impl State {
         if let Some(Belief::Lost(loss)) = self.keeper.state_at(id, clock::now_us()) {
             let name = acquisition.ask.name.clone();
             let _ = reply.send(Err(Error::Lost { name, loss }));
+            return;
+        }
+        if acquisition.ask.endless {
+            let rule = "is held without an end, and has no lease to be set";
+            let text = format!("the lock {} {rule}", acquisition.ask.name);
+            let _ = reply.send(Err(Error::Invalid(text)));
             return;
         }
         if let Some(rest_ms) = self.keeper.rest_ms(id, clock::now_us())
@@ -619,6 +627,7 @@ impl State {
         }
         if let Belief::Lost(loss) = state {
             self.end_extends(id, loss);
+            self.give_up_endless(id);
         }
     }
 

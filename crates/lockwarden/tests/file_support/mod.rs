@@ -176,6 +176,7 @@ pub fn acquire(of: &str, with: &str, wait: Wait) -> Command {
     Command::Acquire(Acquire {
         at_least_ms: 0,
         delay_ms: 0,
+        endless: false,
         modes: Default::default(),
         also: Default::default(),
         name: name(of),

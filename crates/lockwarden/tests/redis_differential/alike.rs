@@ -31,10 +31,10 @@ fn alike_holder(actual: &mut Option<HolderView>, expected: Option<&HolderView>) 
     }
 }
 
-/// What cools has the rest of its time for a lease.
+/// What cools has the rest of its time for a lease, also where it was revoked after it was left.
 fn alike_cooling(actual: &mut RecordView, expected: &RecordView) {
     alike(&mut actual.least_left_ms, expected.least_left_ms);
-    if expected.state == HoldState::Cooling {
+    if matches!(expected.state, HoldState::Cooling | HoldState::Revoked) {
         alike(&mut actual.lease_ms, expected.lease_ms);
     }
 }
@@ -59,6 +59,13 @@ pub(crate) fn alike_reply(mut actual: Reply, expected: &Reply) -> Reply {
         }
         (Reply::Guarded { guard_ms: actual, .. }, Reply::Guarded { guard_ms: expected, .. }) => {
             alike(actual, *expected);
+        }
+        (
+            Reply::Extended { lease_ms: actual, guard_ms: actual_guard, .. },
+            Reply::Extended { lease_ms: expected, guard_ms: expected_guard, .. },
+        ) => {
+            alike(actual, *expected);
+            alike(actual_guard, *expected_guard);
         }
         (Reply::Revoked { after_ms: actual }, Reply::Revoked { after_ms: expected }) => {
             alike(actual, *expected);

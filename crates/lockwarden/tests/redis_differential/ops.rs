@@ -1,10 +1,10 @@
 //! What may happen in a case.
 
 use crate::redis_support::{name, party_of, token};
-use crate::stories::{crowd, cycle, hold, several_in_short, story};
+use crate::stories::{crowd, cycle, drop_in, hold, several_in_short, story};
 use lockwarden_core::{
     Command, Name, SessionId, Token,
-    command::{Acquire, Mode, Renew, Wait},
+    command::{Acquire, Extension, Mode, Renew, Wait},
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -72,6 +72,18 @@ pub(crate) enum Ask {
         alone: bool,
         /// The minimum and the delay, in ms.
         keep: (u64, u64),
+        endless: bool,
+    },
+    /// By the key's value; 9: the foreign client's.
+    ExtendByValue {
+        lock: usize,
+        by: usize,
+        ms: u64,
+        how: Extension,
+    },
+    Leave {
+        lock: usize,
+        by: usize,
     },
     /// Take what was handed over.
     Adopt {
@@ -177,6 +189,10 @@ fn lease_ms() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1_000, 5_000, 30_000])
 }
 
+pub(crate) fn how() -> impl Strategy<Value = Extension> {
+    prop::sample::select(vec![Extension::Add, Extension::Replace, Extension::Set])
+}
+
 fn ask() -> impl Strategy<Value = Ask> {
     let by = || prop_oneof![6 => 0..3_usize, 2 => 3..TOKENS.len(), 4 => 5..7_usize];
     let any = || prop_oneof![4 => by(), 1 => 7..9_usize];
@@ -203,11 +219,13 @@ fn ask() -> impl Strategy<Value = Ask> {
     let owner = prop_oneof![2 => Just(Whose::Nobodys), 4 => Just(Whose::Own), 1 => Just(Whose::Neighbours),
         1 => Just(Whose::Part)];
     let alone = prop::bool::weighted(0.7);
-    let terms = (prop::bool::ANY, floor.clone(), owner, alone, keep);
+    let terms = (prop::bool::ANY, floor.clone(), owner, alone, keep, prop::bool::ANY);
     prop_oneof![
         8 => (lock(), by(), proof(), wait, lease_ms(), terms).prop_map(
-            |(lock, by, proof, wait, lease_ms, (long, floor, owner, alone, keep))| Ask::Acquire {
+            |(lock, by, proof, wait, lease_ms, (long, floor, owner, alone, keep, endless))| Ask::Acquire {
                 lock, by, proof, wait, lease_ms, floor, owner, alone: alone || proof, grace_ms: if long { 4_000 } else { 3_000 },
+                // Without a proof it says nothing.
+                endless: endless && (proof || keep != (0, 0)),
                 keep,
             }
         ),
@@ -225,6 +243,10 @@ fn ask() -> impl Strategy<Value = Ask> {
             |(lock, by, session, delayed)| Ask::Revoke { lock, by, session, delayed }
         ),
         1 => (lock(), by()).prop_map(|(lock, by)| Ask::Recall { lock, by }),
+        3 => (lock(), prop_oneof![6 => any(), 1 => Just(9_usize)], lease_ms(), how()).prop_map(
+            |(lock, by, ms, how)| Ask::ExtendByValue { lock, by, ms, how }
+        ),
+        2 => (lock(), any()).prop_map(|(lock, by)| Ask::Leave { lock, by }),
         1 => lock().prop_map(|lock| Ask::Show { lock }),
         1 => Just(Ask::Beat),
     ]
@@ -280,7 +302,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// What may happen in a whole case: anything, and now and then a story that seldom comes by chance.
 pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
     let one_or_more = prop_oneof![12 => op().prop_map(|op| vec![op]), 1 => story(), 1 => cycle(), 2 => crowd(),
-        2 => hold(), 2 => several_in_short()];
+        2 => hold(), 3 => drop_in(), 2 => several_in_short()];
     prop::collection::vec(one_or_more, 1..35).prop_map(|parts| parts.concat())
 }
 
@@ -308,6 +330,9 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             // What is handed over has a token that nobody ever asked by.
             7 => ["ah", "bh", "ch"][who],
             8 => ["bh", "ch", "ah"][who],
+            9 => "foreign",
+            // That of a session, whoever says it.
+            10..=12 => TOKENS[by - 10],
             by => TOKENS[by],
         })
     };
@@ -323,6 +348,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             owner,
             alone,
             keep: (at_least_ms, delay_ms),
+            endless,
         } => {
             let owner = match owner {
                 Whose::Nobodys => "",
@@ -347,6 +373,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                 grace_ms,
                 at_least_ms,
                 delay_ms,
+                endless,
                 floor: floor_of(floor, now_us),
                 party: party_of(owner, SESSIONS[who]),
             })
@@ -362,6 +389,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
             grace_ms: 3_000,
             at_least_ms: if it == 7 { 2_000 } else { 0 },
             delay_ms: 0,
+            endless: false,
             floor: 0,
             party: party_of(SESSIONS[who], SESSIONS[who]),
         }),
@@ -404,6 +432,10 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
         Ask::Recall { lock: at, by: it } => {
             Command::Recall { name: lock(at), token: by(it), by: party_of(SESSIONS[who], "a") }
         }
+        Ask::ExtendByValue { lock: at, by: it, ms, how } => {
+            Command::ExtendByValue { name: lock(at), token: by(it), ms, how }
+        }
+        Ask::Leave { lock: at, by: it } => Command::Leave { name: lock(at), token: by(it) },
         Ask::Show { lock: at } => Command::Show { name: lock(at) },
         Ask::Beat => Command::Beat,
         Ask::Several { what, set, by: (whose, which), wait, owned } => {
@@ -427,6 +459,7 @@ pub(crate) fn command(ask: &Ask, who: usize, now_us: u64) -> Command {
                     // The same token is one acquisition: always the same.
                     at_least_ms: if which == 2 { 4_000 } else { 0 },
                     delay_ms: if which == 1 { 2_500 } else { 0 },
+                    endless: false,
                     floor: 0,
                     party: party_of(if owned { SESSIONS[who] } else { "" }, SESSIONS[who]),
                 }),

@@ -1,7 +1,9 @@
 //! What seldom comes by chance: who holds and who waits, and what happens to them, in an order that says something.
 
-use crate::ops::{Ask, Floor, Foreign, NAMES, Op, PLAIN_SETS, SETS, What, Whose, lock, several};
-use lockwarden_core::command::{Mode, Wait};
+use crate::ops::{
+    Ask, Floor, Foreign, NAMES, Op, PLAIN_SETS, SETS, What, Whose, how, lock, several,
+};
+use lockwarden_core::command::{Extension, Mode, Wait};
 use proptest::prelude::*;
 
 /// An acquire as most are, by its session's owner.
@@ -22,7 +24,20 @@ impl Plain {
     fn ask(self) -> Ask {
         let Plain { lock, by, wait, lease_ms, alone, keep } = self;
         let (proof, grace_ms, floor, owner) = (false, 3_000, Floor::None, Whose::Own);
-        Ask::Acquire { lock, by, proof, wait, lease_ms, grace_ms, floor, owner, alone, keep }
+        let endless = false;
+        Ask::Acquire {
+            lock,
+            by,
+            proof,
+            wait,
+            lease_ms,
+            grace_ms,
+            floor,
+            owner,
+            alone,
+            keep,
+            endless,
+        }
     }
 }
 
@@ -174,6 +189,91 @@ pub(crate) fn hold() -> impl Strategy<Value = Vec<Op>> {
             let release = Ask::Release { lock, by: own, lost: keep.1 == 4_000 };
             ops.extend([Op::Join(holder), Op::Alone(holder, release)]);
             ops.push(Op::Batch(second, vec![Ask::Show { lock }]));
+            ops
+        },
+    )
+}
+
+/// A lock under a value that its user chose, with an end or without, and what is done to it by whoever knows that: some
+/// wait, links end, foreign clients meddle.
+pub(crate) fn drop_in() -> impl Strategy<Value = Vec<Op>> {
+    let asks = |lock, by, wait, (lease_ms, endless, keep)| {
+        let plain = Plain { by, lease_ms, keep, ..Plain::at(lock, wait) };
+        match plain.ask() {
+            Ask::Acquire { floor, owner, grace_ms, .. } => Ask::Acquire {
+                lock,
+                by,
+                proof: true,
+                wait,
+                lease_ms,
+                grace_ms,
+                floor,
+                owner,
+                alone: true,
+                keep,
+                endless,
+            },
+            other => other,
+        }
+    };
+    let keep = prop::sample::select(vec![(0, 0), (0, 0), (0, 0), (4_000, 0), (0, 2_500)]);
+    let terms = (prop::sample::select(vec![5_000, 30_000]), prop::bool::weighted(0.6), keep);
+    let turn = (0..22_usize, prop::sample::select(vec![1_000, 9_000, 60_000]), how());
+    let turns = prop::collection::vec(turn, 1..9);
+    (lock(), 0..3_usize, terms, prop::bool::ANY, turns).prop_map(
+        move |(lock, holder, terms, waits, turns)| {
+            let (first, second) = ((holder + 1) % 3, (holder + 2) % 3);
+            let ask = |wait| asks(lock, 0, wait, terms);
+            // Or whoever waits from before is in the way.
+            let mut ops = vec![Op::Join(0), Op::Join(1), Op::Join(2), Op::Flush];
+            ops.extend([Op::Alone(holder, Ask::Beat), Op::StepMs(3_300)]);
+            ops.push(Op::Alone(holder, ask(Wait::No)));
+            if waits {
+                ops.push(Op::Alone(first, ask(Wait::Forever)));
+            }
+            // The holder's value, whoever says it.
+            let its = 10 + holder;
+            ops.extend(turns.into_iter().map(|(turn, ms, how)| match turn {
+                0 | 1 => Op::Alone(holder, Ask::ExtendByValue { lock, by: its, ms, how }),
+                2 | 3 => {
+                    let extend = Ask::ExtendByValue { lock, by: its, ms, how };
+                    Op::Batch(second, vec![extend, Ask::Show { lock }])
+                }
+                4 | 5 => Op::Alone(holder, Ask::Leave { lock, by: 0 }),
+                6 | 7 => Op::Alone(holder, Ask::Renew { lock, by: 0, lease_ms: terms.0 }),
+                8 => {
+                    Op::Alone(second, Ask::Revoke { lock, by: its, session: None, delayed: false })
+                }
+                9 => Op::Alone(second, Ask::Revoke { lock, by: its, session: None, delayed: true }),
+                10 | 11 => Op::Cut(holder),
+                12 => Op::Join(holder),
+                13 | 14 => Op::Alone(second, ask(Wait::No)),
+                15 | 16 => Op::StepMs(if ms == 1_000 { 2_600 } else { 6_000 }),
+                17 => Op::OtherRun,
+                18 => Op::Foreign(lock, Foreign::Persist),
+                19 => Op::Foreign(lock, Foreign::Del),
+                20 => Op::Alone(first, Ask::Renew { lock, by: 0, lease_ms: terms.0 }),
+                _ => Op::Alone(first, Ask::Release { lock, by: 0, lost: false }),
+            }));
+            ops.push(Op::Batch(second, vec![ask(Wait::No), Ask::Show { lock }]));
+            ops.extend([
+                Op::Join(holder),
+                Op::Alone(holder, Ask::Release { lock, by: 0, lost: false }),
+            ]);
+            ops.push(Op::Batch(second, vec![Ask::Show { lock }]));
+            // A foreign client's, by its value.
+            let px = (terms.0 == 5_000).then_some(90_000);
+            ops.push(Op::Foreign(lock, Foreign::Set { px }));
+            let (ms, how) = (9_000, if terms.1 { Extension::Add } else { Extension::Set });
+            ops.push(Op::Alone(first, Ask::ExtendByValue { lock, by: 9, ms, how }));
+            ops.push(Op::Batch(
+                second,
+                vec![
+                    Ask::Show { lock },
+                    Ask::Revoke { lock, by: 9, session: None, delayed: false },
+                    Ask::Show { lock },
+                ],
+            ));
             ops
         },
     )

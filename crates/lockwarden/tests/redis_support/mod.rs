@@ -279,6 +279,7 @@ pub fn acquire(lock: &str, by: &str, wait: Wait) -> Command {
     Command::Acquire(Acquire {
         at_least_ms: 0,
         delay_ms: 0,
+        endless: false,
         modes: Default::default(),
         also: Default::default(),
         name: name(lock),

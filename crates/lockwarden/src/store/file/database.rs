@@ -26,7 +26,7 @@ use std::{
 
 /// The number of what stands in the database. A higher number is refused, and nothing changed; so is a lower
 /// one while somebody uses the store, else the database is made anew: what no living session holds is free.
-pub(super) const SCHEMA: i64 = 8;
+pub(super) const SCHEMA: i64 = 9;
 /// Pages in the log before they are written back: few, because the first process to open the
 /// database after a pause reads the whole log. Nothing waits for a disk either way.
 const CHECKPOINT_PAGES: u32 = 64;

@@ -310,6 +310,7 @@ impl Writer {
             state,
             least_until_us,
             delay_ms,
+            endless,
             mode,
             since_us,
             party,
@@ -324,6 +325,7 @@ impl Writer {
         self.state(*state);
         self.number(*least_until_us);
         self.number(*delay_ms);
+        self.number(u64::from(*endless));
         self.mode(*mode);
         self.number(*since_us);
         self.party(party);
@@ -359,6 +361,7 @@ impl Writer {
             grace_ms,
             at_least_ms,
             delay_ms,
+            endless,
             floor,
             deadline_us,
             since_us,
@@ -374,9 +377,9 @@ impl Writer {
         self.number(*floor);
         self.option(deadline_us.as_ref(), |out, at| out.number(*at));
         self.number(*since_us);
-        // Few have a minimum or a delay, and a queue may be long.
+        // Few have a minimum or a delay, or are endless, and a queue may be long.
         let keeps = *at_least_ms > 0 || *delay_ms > 0;
-        self.number(u64::from(*several) | u64::from(keeps) << 1);
+        self.number(u64::from(*several) | u64::from(keeps) << 1 | u64::from(*endless) << 2);
         if keeps {
             self.number(*at_least_ms);
             self.number(*delay_ms);
@@ -399,6 +402,7 @@ impl Writer {
                 state,
                 delay_ms,
                 least_left_ms,
+                endless,
                 mode,
                 party,
             } = record;
@@ -410,6 +414,7 @@ impl Writer {
             out.state(*state);
             out.number(*delay_ms);
             out.number(*least_left_ms);
+            out.number(u64::from(*endless));
             out.mode(*mode);
             out.party(party);
         });
@@ -541,6 +546,7 @@ impl<'a> Reader<'a> {
             state: self.state()?,
             least_until_us: self.number()?,
             delay_ms: self.number()?,
+            endless: self.flag()?,
             mode: self.mode()?,
             since_us: self.number()?,
             party: self.party()?,
@@ -573,8 +579,8 @@ impl<'a> Reader<'a> {
         let (deadline_us, since_us) = (self.option(Reader::number)?, self.number()?);
         let flags = self.number()?;
         let (at_least_ms, delay_ms) = match flags {
-            0 | 1 => (0, 0),
-            2 | 3 => (self.number()?, self.number()?),
+            0 | 1 | 4 | 5 => (0, 0),
+            2 | 3 | 6 | 7 => (self.number()?, self.number()?),
             _ => return Err(Damaged),
         };
         Ok(Ticket {
@@ -585,6 +591,7 @@ impl<'a> Reader<'a> {
             grace_ms,
             at_least_ms,
             delay_ms,
+            endless: flags & 4 == 4,
             floor,
             deadline_us,
             since_us,
@@ -607,6 +614,7 @@ impl<'a> Reader<'a> {
                 state: input.state()?,
                 delay_ms: input.number()?,
                 least_left_ms: input.number()?,
+                endless: input.flag()?,
                 mode: input.mode()?,
                 party: input.party()?,
             })

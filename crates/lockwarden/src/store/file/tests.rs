@@ -24,6 +24,7 @@ fn acquire(token: &str, floor: u64) -> Command {
     Command::Acquire(Acquire {
         at_least_ms: 0,
         delay_ms: 0,
+        endless: false,
         modes: Default::default(),
         also: Default::default(),
         name: Name::new("job").unwrap(),

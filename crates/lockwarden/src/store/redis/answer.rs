@@ -100,6 +100,12 @@ codes! {
         /// Nothing.
         HandedOver = 30 "HANDED_OVER",
         /// Nothing.
+        Left = 31 "LEFT",
+        /// Lease, does the caller hold it (0, 1), rest of the guard (ms).
+        Extended = 32 "EXTENDED",
+        /// Nothing.
+        Endless = 33 "ENDLESS",
+        /// Nothing.
         Recalled = 40 "RECALLED",
         /// Nothing.
         HeldByForeign = 41 "HELD_BY_FOREIGN",
@@ -113,7 +119,8 @@ codes! {
         Nobody = 0 "NOBODY",
         /// Token, TTL (ms; -1: none).
         Foreign = 1 "FOREIGN",
-        /// Token, TTL, session, fence, lease, grace, held (ms), [`State`], party, mode, delay (ms), rest of the minimum (ms).
+        /// Token, TTL, session, fence, lease, grace, held (ms), [`State`], party, mode, delay (ms), rest of the minimum (ms),
+        /// endless (0, 1).
         Ours = 2 "OURS",
     }
 }
@@ -291,6 +298,13 @@ impl Reader {
             Code::Recalled => Reply::Recalled,
             Code::Converted => Reply::Converted { fence: fields.count()? },
             Code::HandedOver => Reply::HandedOver,
+            Code::Extended => Reply::Extended {
+                lease_ms: fields.count()?,
+                own: fields.int()? != 0,
+                guard_ms: fields.count()?,
+            },
+            Code::Endless => Reply::Endless,
+            Code::Left => Reply::Left,
             Code::HeldByForeign => Reply::Foreign,
             Code::Unsubscribed => Reply::Unsubscribed,
             Code::More => Reply::More,
@@ -332,6 +346,7 @@ impl Reader {
                 mode: fields.mode()?,
                 delay_ms: fields.count()?,
                 least_left_ms: fields.count()?,
+                endless: fields.int()? != 0,
             }),
             Holder::Foreign | Holder::Nobody => None,
         };

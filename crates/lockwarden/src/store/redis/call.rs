@@ -9,7 +9,7 @@ use crate::store::Call;
 use bytes::BytesMut;
 use lockwarden_core::{
     Command, Name, SessionId,
-    command::{Acquire, Wait},
+    command::{Acquire, Extension, Wait},
     party::Party,
 };
 use std::sync::Arc;
@@ -129,6 +129,8 @@ impl Writer {
                 Command::Recall { .. } => (script::RECALL, 0, 2),
                 Command::Convert { .. } => (script::CONVERT, 0, 4),
                 Command::HandOver { .. } => (script::HAND_OVER, 0, 3),
+                Command::ExtendByValue { .. } => (script::EXTEND_BY_VALUE, 0, 3),
+                Command::Leave { .. } => (script::LEAVE, 0, 1),
                 Command::Show { .. } => (script::SHOW, 0, 0),
                 Command::Beat => (script::HEARTBEAT, 0, 1),
             };
@@ -261,6 +263,19 @@ impl Writer {
                 resp::argument(out, to.as_bytes());
                 resp::argument_number(out, *lease_ms);
             }
+            Command::ExtendByValue { token, ms, how, .. } => {
+                resp::argument(out, token.as_bytes());
+                resp::argument_number(out, *ms);
+                resp::argument(
+                    out,
+                    match how {
+                        Extension::Add => b"add",
+                        Extension::Replace => b"replace",
+                        Extension::Set => b"set",
+                    },
+                );
+            }
+            Command::Leave { token, .. } => resp::argument(out, token.as_bytes()),
             Command::Show { .. } => {}
             Command::Beat if self.beats_by_message => {
                 resp::argument(out, format!("{}:{}", self.mark, call.id).as_bytes());
@@ -271,15 +286,18 @@ impl Writer {
 }
 
 /// The modes of the locks that are asked for, with commas between them; then, where there is one, the minimum and the
-/// delay, in ms. Nothing: all are exclusive, and there is neither.
+/// delay, in ms, and 1 where it is endless. Nothing: all are exclusive, and there is nothing of that.
 fn how(ask: &Acquire) -> String {
     let text = |(_, mode)| wire::encode_mode(mode);
     let mut how = match ask.modes.is_empty() {
         true => String::new(),
         false => ask.wants().map(text).collect::<Vec<_>>().join(","),
     };
-    if ask.at_least_ms > 0 || ask.delay_ms > 0 {
+    if ask.at_least_ms > 0 || ask.delay_ms > 0 || ask.endless {
         how += &format!(";{};{}", ask.at_least_ms, ask.delay_ms);
+    }
+    if ask.endless {
+        how += ";1";
     }
     how
 }
@@ -312,7 +330,8 @@ fn term_number<'a>(terms: &mut Vec<&'a Acquire>, ask: &'a Acquire) -> u8 {
             && other.floor == ask.floor
             && other.proof == ask.proof
             && other.modes == ask.modes
-            && (other.at_least_ms, other.delay_ms) == (ask.at_least_ms, ask.delay_ms)
+            && (other.at_least_ms, other.delay_ms, other.endless)
+                == (ask.at_least_ms, ask.delay_ms, ask.endless)
             && (Arc::ptr_eq(&other.party, &ask.party) || other.party == ask.party)
     };
     let recent = terms.len().saturating_sub(TERMS_COMPARED);

@@ -417,6 +417,7 @@ fn self_test_calls(session: &SessionId) -> Vec<Call> {
         Command::Acquire(Acquire {
             at_least_ms: 0,
             delay_ms: 0,
+            endless: false,
             modes: Default::default(),
             also: Default::default(),
             name: name.clone(),

@@ -59,7 +59,8 @@ pub(super) fn read(reader: &mut Reader, keyspace: &Keyspace, text: &Bytes) -> Op
             let token = fields.token()?;
             let holder = HolderView {
                 token: fields.token()?,
-                ttl_ms: Some(fields.number()?),
+                // -1: it has none.
+                ttl_ms: fields.number_or_none()?,
                 record: Some(RecordView {
                     session: SessionId::new(fields.text()?),
                     fence: fields.number()?,
@@ -71,6 +72,7 @@ pub(super) fn read(reader: &mut Reader, keyspace: &Keyspace, text: &Bytes) -> Op
                     mode: wire::decode_mode(&fields.bytes()?)?,
                     delay_ms: fields.number()?,
                     least_left_ms: fields.number()?,
+                    endless: fields.number()? != 0,
                 }),
             };
             Heard::Message(Message::First { name, token, holder: Box::new(holder) })
@@ -129,6 +131,12 @@ impl<'a> Fields<'a> {
 
     fn number(&mut self) -> Option<u64> {
         self.text()?.parse().ok()
+    }
+
+    /// A number; none: a negative one.
+    fn number_or_none(&mut self) -> Option<Option<u64>> {
+        let number: i64 = self.text()?.parse().ok()?;
+        Some(u64::try_from(number).ok())
     }
 
     fn name(&mut self, keyspace: &Keyspace) -> Option<Name> {

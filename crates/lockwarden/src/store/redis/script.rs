@@ -31,6 +31,8 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("scripts/recall.lua"),
     include_str!("scripts/convert.lua"),
     include_str!("scripts/hand_over.lua"),
+    include_str!("scripts/extend_by_value.lua"),
+    include_str!("scripts/leave.lua"),
     include_str!("scripts/beat.lua"),
     include_str!("scripts/show.lua"),
     include_str!("scripts/lib/machine_end.lua"),
@@ -70,6 +72,10 @@ pub(super) const CONVERT: u8 = b'm';
 /// See [`ACQUIRE`].
 pub(super) const HAND_OVER: u8 = b'h';
 /// See [`ACQUIRE`].
+pub(super) const EXTEND_BY_VALUE: u8 = b'x';
+/// See [`ACQUIRE`].
+pub(super) const LEAVE: u8 = b'o';
+/// See [`ACQUIRE`].
 pub(super) const SHOW: u8 = b's';
 /// See [`ACQUIRE`].
 pub(super) const HEARTBEAT: u8 = b'b';
@@ -77,11 +83,11 @@ pub(super) const HEARTBEAT: u8 = b'b';
 pub(super) const ECHO: u8 = b'e';
 /// The form of records, tickets and messages.
 pub(super) const SCHEMA: u8 = 1;
-/// That of a ticket that is one of several (R29), not exclusive, or has a minimum or a delay: who takes it for a plain
-/// one must not understand it.
+/// That of a ticket that is one of several (R29), not exclusive, has a minimum or a delay, or is endless: who takes it for
+/// a plain one must not understand it.
 #[cfg(test)]
 const LONG_TICKET: u8 = 2;
-/// That of a record with a minimum or a delay (R33, R43).
+/// That of a record with a minimum or a delay (R33, R43), or without an end.
 #[cfg(test)]
 const LONG_RECORD: u8 = 4;
 /// In the place of a record's schema: several hold the lock together.
@@ -126,6 +132,7 @@ mod tests {
         fact("DROPS_PER_COMMAND", limits::DROPS_PER_COMMAND as i64);
         fact("MAX_FLOOR_AHEAD_US", limits::MAX_FLOOR_AHEAD_US as i64);
         fact("MOST_HOLDERS_TOLD", limits::MOST_HOLDERS_TOLD as i64);
+        fact("UNSEEN_ENDLESS_MS", limits::UNSEEN_ENDLESS_MS as i64);
         fact("SCHEMA", SCHEMA.into());
         fact("LONG_TICKET", LONG_TICKET.into());
         fact("TOGETHER", TOGETHER.into());
@@ -140,6 +147,8 @@ mod tests {
             ("RECALL", RECALL),
             ("CONVERT", CONVERT),
             ("HAND_OVER", HAND_OVER),
+            ("EXTEND_BY_VALUE", EXTEND_BY_VALUE),
+            ("LEAVE", LEAVE),
             ("SHOW", SHOW),
             ("HEARTBEAT", HEARTBEAT),
             ("ECHO", ECHO),

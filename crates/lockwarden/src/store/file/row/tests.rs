@@ -46,7 +46,7 @@ fn state() -> impl Strategy<Value = HoldState> {
 
 fn record() -> impl Strategy<Value = Record> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    let rest = (state(), any::<u64>(), any::<u64>(), mode());
+    let rest = (state(), any::<u64>(), any::<u64>(), any::<bool>(), mode());
     (token(), text(), session(), numbers, text(), rest, party()).prop_map(
         |(
             token,
@@ -54,7 +54,7 @@ fn record() -> impl Strategy<Value = Record> {
             session,
             (fence, lease_ms, grace_ms, since_us),
             run,
-            (state, least_until_us, delay_ms, mode),
+            (state, least_until_us, delay_ms, endless, mode),
             party,
         )| {
             let run = Run::new(&run);
@@ -69,6 +69,7 @@ fn record() -> impl Strategy<Value = Record> {
                 state,
                 least_until_us,
                 delay_ms,
+                endless,
                 mode,
                 since_us,
                 party,
@@ -79,9 +80,9 @@ fn record() -> impl Strategy<Value = Record> {
 
 fn ticket() -> impl Strategy<Value = Ticket> {
     let numbers = [(); 6].map(|()| any::<u64>());
-    let rest = (option::of(any::<u64>()), any::<bool>(), mode());
+    let rest = (option::of(any::<u64>()), any::<bool>(), any::<bool>(), mode());
     (token(), text(), session(), numbers, rest, party()).prop_map(
-        |(token, proof, session, numbers, (deadline_us, several, mode), party)| {
+        |(token, proof, session, numbers, (deadline_us, several, endless, mode), party)| {
             let [lease_ms, grace_ms, at_least_ms, delay_ms, floor, since_us] = numbers;
             Ticket {
                 token,
@@ -91,6 +92,7 @@ fn ticket() -> impl Strategy<Value = Ticket> {
                 grace_ms,
                 at_least_ms,
                 delay_ms,
+                endless,
                 floor,
                 deadline_us,
                 since_us,
@@ -151,6 +153,7 @@ fn message() -> impl Strategy<Value = Message> {
         state: record.state,
         delay_ms: record.delay_ms,
         least_left_ms: record.least_until_us,
+        endless: record.endless,
         mode: record.mode,
         party: record.party,
     });
@@ -220,6 +223,7 @@ fn tickets_share_what_they_have_in_common() {
     let ticket = |number: u64| Ticket {
         at_least_ms: 0,
         delay_ms: 0,
+        endless: false,
         mode: Default::default(),
         several: false,
         token: Token::found(&[7; 32]),

@@ -142,10 +142,10 @@ end
 
 -- What a ticket of the caller's would say.
 local function ticket_for(token, term)
-  local at_least, delay = keeping_of(term)
+  local at_least, delay, endless = keeping_of(term)
   return {
     token = token, session = session, proof = term.proof, lease = term.lease, grace = term.grace,
-    at_least = at_least, delay = delay, floor = term.floor, party = term.party,
+    at_least = at_least, delay = delay, endless = endless, floor = term.floor, party = term.party,
   }
 end
 
@@ -173,7 +173,7 @@ local function adopt(keys, token, term)
     end
   end
   key = keys[1]
-  answer(10 --[[GRANTED]], grant(ticket_for(token, term), keys, modes), term.lease)
+  answer(10 --[[GRANTED]], grant(ticket_for(token, term), keys, modes, true), term.lease)
 end
 
 local function acquire(keys, token, term)
@@ -250,7 +250,7 @@ local function acquire(keys, token, term)
         return old.session == session
       end)
     end
-    local granted_fence = grant(ticket_for(token, term), keys, modes)
+    local granted_fence = grant(ticket_for(token, term), keys, modes, true)
     -- After writes nothing may fail (R12): whoever is first looks again.
     pcall(tell_firsts, passed)
     return answer(10 --[[GRANTED]], granted_fence, term.lease)

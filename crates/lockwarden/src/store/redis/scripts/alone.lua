@@ -75,7 +75,7 @@ if is_settled and KEYS[2] and not KEYS[3] then
             local grace_text = string.format('%.0f', grace)
             try('PUBLISH', 'lockwarden:session:' .. behind, 1 --[[SCHEMA]] .. 'F' .. head .. #waiting[2] .. ':'
               .. waiting[2] .. granted .. lease_field .. #to .. ':' .. to .. fence_field .. lease_field
-              .. #grace_text .. ':' .. grace_text .. '1:01:0' .. #party .. ':' .. party .. '0:1:01:0')
+              .. #grace_text .. ':' .. grace_text .. '1:01:0' .. #party .. ':' .. party .. '0:1:01:01:0')
           end
           try('PUBLISH', 'lockwarden:session:' .. to, 1 --[[SCHEMA]] .. 'G' .. head .. granted .. fence_field
             .. lease_field .. #meta[1] .. ':' .. meta[1] .. #first .. ':' .. first)

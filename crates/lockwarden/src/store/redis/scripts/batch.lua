@@ -211,7 +211,7 @@ for i = 1, #orders, 2 do
   end
   if word == 109 --[[CONVERT]] then
     at = at + 4
-  elseif word == 118 --[[REVOKE]] or word == 104 --[[HAND_OVER]] then
+  elseif word == 118 --[[REVOKE]] or word == 104 --[[HAND_OVER]] or word == 120 --[[EXTEND_BY_VALUE]] then
     at = at + 3
   elseif word == 99 --[[CANCEL]] or word == 108 --[[RECALL]] then
     at = at + 2

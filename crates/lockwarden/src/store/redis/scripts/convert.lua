@@ -30,7 +30,7 @@ local function convert(_, token, to, its_floor, new_token)
     call('SET', key, together_value, 'PX', left_until(ends))
     call('DEL', companion('holders'), companion('shares'), companion('record'))
     values[key], records[key], certain[key] = together_value, false, true
-    it.count, it.of = count, of
+    it.count, it.of, it.endless = count, of, false
     put_share(it, ends)
     settle()
     if guard_ms == 0 then
@@ -59,7 +59,7 @@ local function convert(_, token, to, its_floor, new_token)
     alone[name] = value_of
   end
   alone.fence, alone.count, alone.of, alone.token = next_fence(tonumber(its_floor)), count, of, new_token
-  alone.ends = nil
+  alone.ends, alone.endless = nil, false
   write(alone, left_until(ends))
   call('DEL', companion('holders'), companion('shares'))
   fence, fence_grew = alone.fence, true

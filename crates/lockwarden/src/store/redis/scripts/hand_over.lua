@@ -24,7 +24,7 @@ local function hand_over(keys, token, to, lease)
   for n = 1, #mine do
     key = mine[n]
     local it = held_by(token)
-    it.token, it.state = to, 3 --[[IS_HANDED_OVER]]
+    it.token, it.state, it.endless = to, 3 --[[IS_HANDED_OVER]], false
     -- Since when and for how long it may be adopted.
     it.since, it.lease = now, tonumber(lease)
     replace(token, it, end_of(it, it.lease))

@@ -56,7 +56,7 @@ local function revoke(keys, token, meant, delayed)
   -- First, for it needs no memory, and what follows a write is not refused for the lack of it.
   call('PEXPIRE', key, left)
   if it then
-    it.state = 1 --[[IS_REVOKED]]
+    it.state, it.endless = 1 --[[IS_REVOKED]], false
     write(it, left)
   end
   notify(after)

@@ -21,7 +21,7 @@ local function held_ms(since)
 end
 
 -- A holder, as it stands now: NOBODY; FOREIGN, token, TTL (ms; -1: none); or OURS, token, TTL,
--- session, fence, lease, grace, held (ms), state, party, mode, delay (ms), rest of the minimum (ms).
+-- session, fence, lease, grace, held (ms), state, party, mode, delay (ms), rest of the minimum (ms), endless (0, 1).
 local function add_holder(it)
   if not value() then
     return add(0 --[[NOBODY]])
@@ -40,5 +40,6 @@ local function add_holder(it)
     add(mode_text(it.count, it.of))
     add(it.delay)
     add(it.least > now and left_until(it.least) or 0)
+    add(it.endless and 1 or 0)
   end
 end

@@ -3,7 +3,8 @@
 -- record   packed one after the other: schema, session, token, fence, state (see `answer.rs`), lease (ms), short
 --          run, proof, since (us), grace (ms), party. What the common cases compare comes first, so that
 --          they need not unpack it all. Of another schema, which the common cases pass over, where it has a minimum or
---          a delay (R33, R43): then count and of (see `together.lua`), the end of the minimum (us), the delay (ms).
+--          a delay (R33, R43), or is endless: then count and of (see `together.lua`), the end of the minimum (us), the
+--          delay (ms), endless (0, 1).
 --
 -- Under a token of ours the key's value is `lockwarden:` and the record. Where the caller chose the value
 -- (then there is a proof) the key has that value, and the record is a companion's.
@@ -47,8 +48,9 @@ local function record_of(text)
   local it = {}
   local schema
   schema, it.session, it.token, it.fence, it.state, it.lease, it.run, it.proof, it.since, it.grace,
-    it.party, it.count, it.of, it.least, it.delay = unpack_packed(text)
+    it.party, it.count, it.of, it.least, it.delay, it.endless = unpack_packed(text)
   known_schema(schema, 4 --[[LONG_RECORD]])
+  it.endless = it.endless == 1
   it.count, it.of, it.least, it.delay = it.count or 0, it.of or 0, it.least or 0, it.delay or 0
   for name, expected in pairs({
     session = 'string', token = 'string', fence = 'number', state = 'number', lease = 'number',
@@ -67,9 +69,9 @@ local function record_of(text)
 end
 
 local function text_of_record(it)
-  if it.least > 0 or it.delay > 0 then
+  if it.least > 0 or it.delay > 0 or it.endless then
     return pack(4 --[[LONG_RECORD]], it.session, it.token, it.fence, it.state, it.lease, it.run, it.proof, it.since,
-      it.grace, it.party, it.count, it.of, it.least, it.delay)
+      it.grace, it.party, it.count, it.of, it.least, it.delay, it.endless and 1 or 0)
   end
   if it.of ~= 0 then
     return pack(1 --[[SCHEMA]], it.session, it.token, it.fence, it.state, it.lease, it.run, it.proof, it.since,
@@ -126,6 +128,10 @@ local function record()
     local companion_text = call('GET', companion('record'))
     it = companion_text and record_of(companion_text)
     if it and it.token ~= text then
+      if it.endless then
+        -- The key of an endless lock was overwritten. No expiry takes its record away (G9).
+        call('DEL', companion('record'))
+      end
       it = false
     end
   end
@@ -157,10 +163,15 @@ local function look_at(keys)
   key = keys[1]
 end
 
--- Writes the key with a record, to end in so many ms.
+-- Writes the key with a record, to end in so many ms; nil: without an end (an endless lock).
 local function write(it, ttl)
   local text = text_of_record(it)
-  if it.proof == '' then
+  if not ttl then
+    -- Only a drop-in's. The record first: a key without one would be a foreign lock, and for ever.
+    call('SET', companion('record'), text)
+    call('SET', key, it.token)
+    values[key] = it.token
+  elseif it.proof == '' then
     text = 'lockwarden:' .. text
     call('SET', key, text, 'PX', ttl)
     values[key] = text

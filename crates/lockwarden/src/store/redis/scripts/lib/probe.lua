@@ -14,6 +14,12 @@ local function probe()
     if ttl < left - 2 or ttl > left + 2 then
       settle()
     end
+  elseif list[1].endless then
+    -- It alone may have no expiry: but not if its holder has not shown itself in this run.
+    if ttl < 0 and guard_ms == 0 and list[1].run ~= short_run then
+      ttl = left_until(end_of(list[1], 30000 --[[UNSEEN_ENDLESS_MS]]))
+      expire_in(ttl, list[1])
+    end
   else
     local most = left_until(end_of(list[1], list[1].lease))
     if ttl < 0 or ttl > most then
@@ -31,7 +37,7 @@ local function probe()
       if guard_ms == 0 and it.state == 0 --[[IS_HELD]] and it.run == short_run then
         -- Its link is closed: grace, then it is over (R14). A record of another run says nothing about a
         -- link to this one.
-        if not it.ends and ttl > left_until(ends) then
+        if not it.ends and (ttl < 0 or ttl > left_until(ends)) then
           expire_in(left_until(ends), it)
         elseif it.ends and it.ends > ends then
           put_share(it, ends)

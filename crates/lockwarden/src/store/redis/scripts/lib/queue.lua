@@ -1,11 +1,12 @@
 -- Who is served next (G4, R26 to R29), as `table/queue.rs` has it.
 
 local function tell_first(first, it)
-  local ttl = left_until(it.ends or end_of(it, it.lease))
+  -- It was granted in this very command. An endless lock has no end, or one until its first renewal (R27).
+  local ttl = it.endless and call('PTTL', key) or left_until(it.ends or end_of(it, it.lease))
   tell(first.session, 'F', field(key) .. field(first.token) .. field(it.token) .. number(ttl)
     .. field(it.session) .. number(it.fence) .. number(it.lease) .. number(it.grace)
     .. number(held_ms(it.since)) .. number(it.state) .. field(it.party) .. field(mode_text(it.count, it.of))
-    .. number(it.delay) .. number(it.least > now and left_until(it.least) or 0))
+    .. number(it.delay) .. number(it.least > now and left_until(it.least) or 0) .. number(it.endless and 1 or 0))
 end
 
 -- Whoever is first now looks after the lock (G5).
@@ -47,11 +48,11 @@ local function hand(it, request, first, to_asker)
     key = request.keys[1]
     wait_ends(it)
     forget_request(it.token)
-    granted_fence = grant(it, request.keys, request.modes)
+    granted_fence = grant(it, request.keys, request.modes, to_asker)
     tell_firsts(request.keys)
   else
     wait_ends(it)
-    granted_fence = grant(it, { key }, { it })
+    granted_fence = grant(it, { key }, { it }, to_asker)
     -- One message does for both where both are the same session's.
     if it.of == 0 and first then
       if not to_asker and first.session == it.session then
@@ -324,10 +325,11 @@ local function enqueue(new)
   end
 end
 
--- The minimum and the delay of a term, in ms (R33, R43).
+-- The minimum and the delay of a term, in ms (R33, R43); and whether it is endless. (What has no proof is not the
+-- caller's choice, and nobody else would know its value.)
 local function keeping_of(term)
-  local at_least, delay = match(term.how, ';(%d+);(%d+)$')
-  return tonumber(at_least or 0), tonumber(delay or 0)
+  local at_least, delay, endless = match(term.how, ';(%d+);(%d+);?(%d?)$')
+  return tonumber(at_least or 0), tonumber(delay or 0), endless == '1' and term.proof ~= ''
 end
 
 -- Prepares a waiting caller's tickets for all keys. Reads only; gives the position (-1: no ticket), and what then
@@ -336,11 +338,11 @@ local function queue_up(keys, token, term, modes)
   if term.wait <= -2 --[[NO_WAIT]] then
     return -1
   end
-  local at_least, delay = keeping_of(term)
+  local at_least, delay, endless = keeping_of(term)
   local it = {
     token = token, proof = term.proof, session = session, lease = term.lease, grace = term.grace, floor = term.floor,
     deadline = -1, since = now, party = term.party, several = #keys > 1,
-    at_least = at_least, delay = delay,
+    at_least = at_least, delay = delay, endless = endless,
   }
   if term.wait ~= -1 --[[FOR_EVER]] then
     it.deadline = now + term.wait * 1000

@@ -2,25 +2,25 @@
 -- tickets by token. Both expire together, 60 s after the last recheck (R28).
 --
 -- ticket   packed: schema, proof, session, lease (ms), grace (ms), floor, deadline (us; -1: none), since (us), party;
---          of another schema where it is one of several (see `requests.lua`), not exclusive, or has a minimum or a
---          delay, for not every reader may take it then: of several (0, 1), the mode (see `together.lua`): count, of;
---          the minimum (ms), the delay (ms)
+--          of another schema where it is one of several (see `requests.lua`), not exclusive, has a minimum or a delay,
+--          or is endless, for not every reader may take it then: of several (0, 1), the mode (see `together.lua`):
+--          count, of; the minimum (ms), the delay (ms), endless (0, 1)
 
 local function ticket_of(token, text)
   local it = { token = token }
   local schema
   schema, it.proof, it.session, it.lease, it.grace, it.floor, it.deadline, it.since, it.party, it.several,
-    it.count, it.of, it.at_least, it.delay = unpack_packed(text)
+    it.count, it.of, it.at_least, it.delay, it.endless = unpack_packed(text)
   known_schema(schema, 2 --[[LONG_TICKET]])
   it.several, it.count, it.of = it.several == 1, it.count or 0, it.of or 0
-  it.at_least, it.delay = it.at_least or 0, it.delay or 0
+  it.at_least, it.delay, it.endless = it.at_least or 0, it.delay or 0, it.endless == 1
   return it
 end
 
 local function text_of(it)
-  if it.several or it.of ~= 0 or it.at_least > 0 or it.delay > 0 then
+  if it.several or it.of ~= 0 or it.at_least > 0 or it.delay > 0 or it.endless then
     return pack(2 --[[LONG_TICKET]], it.proof, it.session, it.lease, it.grace, it.floor, it.deadline, it.since,
-      it.party, it.several and 1 or 0, it.count, it.of, it.at_least, it.delay)
+      it.party, it.several and 1 or 0, it.count, it.of, it.at_least, it.delay, it.endless and 1 or 0)
   end
   return pack(1 --[[SCHEMA]], it.proof, it.session, it.lease, it.grace, it.floor, it.deadline, it.since, it.party)
 end

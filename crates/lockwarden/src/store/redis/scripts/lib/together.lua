@@ -208,8 +208,9 @@ local function next_fence(its_floor)
 end
 
 -- Writes a grant to a ticket; the fence grows with every one of them, per name and in all (R34). Locks that are granted
--- together have one fence. `modes`: those of the keys; and `least`: the end of a minimum that began before (us).
-local function grant(it, keys, modes)
+-- together have one fence. `modes`: those of the keys; and `least`: the end of a minimum that began before (us). `whole`:
+-- nobody has to renew it first (R27).
+local function grant(it, keys, modes, whole)
   local new_fence = next_fence(it.floor)
   it.fence, it.state, it.run, it.since = new_fence, 0 --[[IS_HELD]], short_run, now
   it.least = it.at_least > 0 and now + it.at_least * 1000 or 0
@@ -229,8 +230,10 @@ local function grant(it, keys, modes)
       it.least = modes[n].least
     end
     local ends = end_of(it, it.lease)
+    -- Handed on, it has an end until the first renewal (R27).
+    it.endless = granted.endless and it.of == 0
     if it.of == 0 then
-      write(it, left_until(ends))
+      write(it, not (it.endless and whole) and left_until(ends) or nil)
     else
       if not is_together() then
         -- First, for without memory it is refused (R12).
@@ -271,10 +274,15 @@ local function extend(lease, it)
     return settle()
   end
   local left = it and left_until(end_of(it, lease)) or lease
-  expire_in(left, it)
-  if it and (it.lease ~= lease or it.run ~= short_run) then
+  local is_endless = it and it.endless
+  -- Endless from now on, if it had an end because it was handed on, or its holder had to show itself (R14, R15, R27).
+  local has_end = is_endless and (call('PTTL', key) >= 0 or call('PTTL', companion('record')) >= 0)
+  if not is_endless or has_end then
+    expire_in(left, it)
+  end
+  if it and (has_end or it.lease ~= lease or it.run ~= short_run) then
     it.lease, it.run = lease, short_run
-    write(it, left)
+    write(it, not is_endless and left or nil)
   end
 end
 
@@ -310,14 +318,19 @@ end
 -- Lets a hold cool until then (us): by its token nobody can touch it any more (R33).
 local function cool(token, ends)
   local it = held_by(token)
-  it.token, it.state, it.least, it.delay = cooling_token(token), 2 --[[IS_COOLING]], 0, 0
+  it.token, it.state, it.least, it.delay, it.endless = cooling_token(token), 2 --[[IS_COOLING]], 0, 0, false
   -- So that a repair of the lease is none (R15).
   it.lease = left_until(ends)
   replace(token, it, ends)
 end
 
 local function absence()
-  return value() and 1 --[[TAKEN]] or 0 --[[FREE]]
+  if value() then
+    return 1 --[[TAKEN]]
+  end
+  -- The key of an endless lock may have been deleted by hand. No expiry takes its record away (G9).
+  call('DEL', companion('record'))
+  return 0 --[[FREE]]
 end
 
 -- May the caller renew or release by this token? Not if the record says that another session holds it
