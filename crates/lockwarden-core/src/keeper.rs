@@ -343,7 +343,13 @@ impl Keeper {
             least.saturating_sub(JUMP_US) > high || most.saturating_add(JUMP_US) < low
         });
         link.ahead_us = Some((least, most));
-        self.epoch_seen(now_us, epoch);
+        let next_beat_us = link.next_beat_us;
+        if self.epoch_seen(now_us, epoch)
+            && let Some(link) = &mut self.link
+        {
+            // This is the epoch's beat already.
+            link.next_beat_us = next_beat_us;
+        }
         if jumped && self.rules.on(23) {
             self.mend = Some(Mend::ClockJumped);
         }
@@ -373,13 +379,17 @@ impl Keeper {
     }
 
     /// An answer of the store came from this epoch. Another one than before makes `check()` of all
-    /// older handles false at once, until they are renewed (R23). True: it was another one.
+    /// older handles false at once, until they are renewed (R23); a beat is due at once, for no handle is believed in
+    /// before one of its own epoch (R21). True: it was another one.
     pub fn epoch_seen(&mut self, now_us: u64, epoch: &Epoch) -> bool {
         if self.epoch.as_ref() == Some(epoch) {
             return false;
         }
         self.epoch = Some(epoch.clone());
         if self.rules.on(23) {
+            if let Some(link) = &mut self.link {
+                link.next_beat_us = now_us;
+            }
             self.renew_all(now_us);
             for id in self.ids() {
                 self.settle(id, now_us);

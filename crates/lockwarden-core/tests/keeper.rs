@@ -155,6 +155,21 @@ fn guarded_is_no_belief() {
     assert_eq!(states(&polled(&mut keeper, again_us + MS)), [State::Held]);
 }
 
+/// R21, R23: a grant that is the first word of a new epoch is believed in as soon as a beat can come back, not only after
+/// the next regular one; and the epoch's own beat needs none besides.
+#[test]
+fn a_new_epoch_has_a_beat_at_once() {
+    let mut keeper = holding(30_000);
+    let now_us = T0 + 100 * MS;
+    keeper.granted(now_us, 2, keeping(30_000), said(now_us, 30_000, 2));
+    assert!(!keeper.check(2, now_us));
+    assert!(polled(&mut keeper, now_us).contains(&Action::Beat), "at once");
+    let id = keeper.beat_sent(now_us);
+    keeper.beat_heard(now_us + MS, id, &epoch(2), now_us, 1);
+    assert!(keeper.check(2, now_us + MS));
+    assert!(!polled(&mut keeper, now_us + 2 * MS).contains(&Action::Beat));
+}
+
 /// R21: beats of a new link count only after an acknowledgement on it; and, whichever of the two
 /// comes first, the handle is held as soon as both are there (G8).
 #[test]

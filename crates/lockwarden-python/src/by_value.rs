@@ -55,7 +55,7 @@ pub(crate) fn start_extend_by_value(
         let result = caller.extend_by_value(&name, &value, length, how).await;
         mailbox.leave(future, Outcome::Extended(result));
     };
-    Started::new(py, &warden, extended).map(drop)
+    Started::of(py, warden.spawn(extended)).map(drop)
 }
 
 /// Releases a lock.
@@ -86,5 +86,5 @@ pub(crate) fn start_release_by_value(
         let result = caller.release_by_value(&name, &value).await;
         mailbox.leave(future, Outcome::Done(result));
     };
-    Started::new(py, &warden, released).map(drop)
+    Started::of(py, warden.spawn(released)).map(drop)
 }

@@ -177,7 +177,7 @@ impl Guard {
             let loss = lost.await;
             mailbox.leave(future, Outcome::Lost(loss));
         };
-        Started::new(py, &self.warden(py)?, told).map(Some)
+        Started::of(py, self.warden(py)?.watch(told)).map(Some)
     }
 
     /// Waits until it is lost, and says why; none: it is released, or `wait` (s) is over.
@@ -241,7 +241,7 @@ impl Guard {
             let result = guard.release().await;
             mailbox.leave(future, Outcome::Done(result));
         };
-        Started::new(py, &warden, released).map(drop)
+        Started::of(py, warden.spawn(released)).map(drop)
     }
 
     /// Ends the handle in the background, and leaves the key its value and what is left of its lease.

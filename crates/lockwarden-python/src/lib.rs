@@ -28,5 +28,7 @@ mod _native {
     #[pymodule_export]
     use crate::mailbox::{Mailbox, Started};
     #[pymodule_export]
+    use crate::wait::exiting;
+    #[pymodule_export]
     use crate::warden::Warden;
 }

@@ -2,7 +2,7 @@
 //! may hold for as long as it likes (C15, C40).
 
 use crate::{errors, guard::Guard, views, warden::Warden};
-use lockwarden::{Error, Loss, blocking};
+use lockwarden::{Error, Loss};
 use pyo3::{intern, prelude::*, types::PyString};
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
@@ -109,15 +109,9 @@ impl Mailbox {
 pub(crate) struct Started(AbortHandle);
 
 impl Started {
-    pub(crate) fn new(
-        py: Python<'_>,
-        warden: &blocking::Warden,
-        future: impl Future<Output = ()> + Send + 'static,
-    ) -> PyResult<Started> {
-        match warden.spawn(future) {
-            Some(task) => Ok(Started(task)),
-            None => Err(errors::raised(py, &Error::Closed)),
-        }
+    /// What [`lockwarden::blocking::Warden::spawn`] or its sister began.
+    pub(crate) fn of(py: Python<'_>, task: Option<AbortHandle>) -> PyResult<Started> {
+        task.map(Started).ok_or_else(|| errors::raised(py, &Error::Closed))
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     pin::pin,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::{Poll, Waker},
     thread::{self, Thread},
@@ -40,7 +40,14 @@ pub(crate) fn run<T>(
     future: impl Future<Output = T>,
 ) -> PyResult<Option<T>> {
     if !is_main_thread() {
-        return Ok(warden.block_on(future));
+        let result = warden.block_on(future);
+        if EXITING.load(Ordering::Relaxed) {
+            // A daemon thread: the interpreter takes no notice of it any more, and what ends now is not its error.
+            loop {
+                thread::park();
+            }
+        }
+        return Ok(result);
     }
     let mut future = pin!(future);
     loop {
@@ -62,6 +69,14 @@ pub(crate) fn run<T>(
             Some(None) => Python::attach(|py| py.check_signals())?,
         }
     }
+}
+
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// The interpreter ends, and all threads that it waits for have ended.
+#[pyfunction]
+pub(crate) fn exiting() {
+    EXITING.store(true, Ordering::Relaxed);
 }
 
 /// Python's main thread is the process's first one.

@@ -136,10 +136,11 @@ impl Warden {
         let warden = slf.get().connected(py)?;
         let lock = options.lock(py, warden.as_async(), &Ask { wait, owner, site, value })?;
         let (mailbox, keep) = (mailbox.inner.clone(), slf.clone().unbind());
-        Started::new(py, &warden, async move {
+        let acquired = async move {
             let result = lock.acquire().await;
             mailbox.leave(future, Outcome::Acquired(result.map(|guard| (guard, keep))));
-        })
+        };
+        Started::of(py, warden.spawn(acquired))
     }
 
     /// What stands about a name.

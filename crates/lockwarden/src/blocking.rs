@@ -177,6 +177,12 @@ impl Warden {
         Some(self.thread.turns.get()?.spawn(future))
     }
 
+    /// The same for what may wait for long, as for a lock to be lost: it goes on within 2 ms of its time, and costs the
+    /// callers nothing until then.
+    pub fn watch(&self, future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+        Some(self.thread.turns.get()?.watch(future))
+    }
+
     /// As [`crate::Warden::extend_by_value`].
     ///
     /// # Errors

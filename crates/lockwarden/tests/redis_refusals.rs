@@ -191,6 +191,18 @@ fn c32_read_only() {
     });
 }
 
+/// C29: a node of a Cluster is refused when we connect, with the reason, and not when keys lie in different slots.
+#[test]
+fn c29_a_cluster_is_refused_up_front() {
+    for kind in ServerKind::default_set() {
+        let server = Server::builder(kind).config("cluster-enabled", "yes").start();
+        match Session::try_connect(&settings(&server), "A").map(|session| session.id) {
+            Err(StoreError::Invalid { detail }) => assert!(detail.contains("Cluster"), "{detail}"),
+            other => panic!("{kind:?}: {other:?}"),
+        }
+    }
+}
+
 const MINIMAL: &str = "on >pw ~lockwarden:* ~job:* resetchannels &lockwarden:* -@all +hello +auth +select \
     +client|setname +info +subscribe +eval +evalsha +scan +getrange +time +pubsub|numsub +publish +get \
     +mget +set +del +exists +pttl +pexpire +hget +hset +hmget +hmset +hdel +hkeys +hlen +zadd +zrem +zcard +zrank \

@@ -96,14 +96,15 @@ class Lost:
     def wait(self, timeout: Optional[Seconds] = None) -> bool:
         """Waits until it is lost; False: it was not within ``timeout`` s, or it is released."""
         limit = optional_seconds("a timeout", timeout)
+        if self.is_set():
+            return True
         if _waiting.is_green():
             import gevent
 
-            with gevent.Timeout(limit, False):
-                return (
-                    _waiting.wait_green(lambda box, future: self._started(box, future)) is not None
-                )
-            return False
+            def wait() -> Any:
+                return _waiting.wait_green(self._started)
+
+            return gevent.with_timeout(limit, wait, timeout_value=None) is not None
         return self._guard.wait_lost(limit) is not None
 
     async def wait_async(self) -> str:
@@ -256,7 +257,7 @@ class Lock:
         self._if_lost = if_lost
         # By owner, the latest last.
         self._holds: Dict[str, List[Held]] = {}
-        self._pid = os.getpid()
+        self._process = _owners.process()
 
     @property
     def name(self) -> str:
@@ -415,9 +416,9 @@ class Lock:
         return self._owner if self._owner is not None else _owners.current()
 
     def _mine(self) -> Dict[str, List[Held]]:
-        if self._pid != os.getpid():
+        if self._process is not _owners.process():
             # A forked child holds nothing of its parent's.
-            self._holds, self._pid = {}, os.getpid()
+            self._holds, self._process = {}, _owners.process()
         return self._holds
 
     def _take(self, wait: Optional[float]) -> Held:

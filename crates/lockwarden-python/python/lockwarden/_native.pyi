@@ -1,7 +1,22 @@
 """The core, in Rust. Use :mod:`lockwarden` instead."""
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, final
 
+__all__ = [
+    "Guard",
+    "Mailbox",
+    "Options",
+    "Started",
+    "Warden",
+    "exiting",
+    "extend_by_value",
+    "release_by_value",
+    "start_extend_by_value",
+    "start_release_by_value",
+]
+
+def exiting() -> None: ...
+@final
 class Options:
     def __new__(
         cls,
@@ -21,14 +36,17 @@ class Options:
         endless: bool = False,
     ) -> Options: ...
 
+@final
 class Mailbox:
     def __new__(cls) -> Mailbox: ...
     def fileno(self) -> int: ...
     def drain(self) -> None: ...
 
+@final
 class Started:
     def cancel(self) -> None: ...
 
+@final
 class Guard:
     @property
     def names(self) -> List[str]: ...
@@ -56,8 +74,9 @@ class Guard:
     def leave(self) -> None: ...
     def drop(self) -> None: ...
 
+@final
 class Warden:
-    def __new__(cls, url: str, *, label: str = "", process_watch: bool = True) -> Warden: ...
+    def __new__(cls, url: str, *, label: str = ..., process_watch: bool = True) -> Warden: ...
     def open(self) -> None: ...
     def place(self) -> str: ...
     def acquire(

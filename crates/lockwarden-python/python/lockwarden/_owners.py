@@ -54,6 +54,11 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+def process() -> str:
+    """This process: another text after each fork."""
+    return _process
+
+
 def _task() -> Any:
     """The asyncio task that runs in this thread, if one does."""
     try:

@@ -50,7 +50,7 @@ class _Greenlet:
     def __init__(self) -> None:
         from gevent.event import AsyncResult
 
-        self.result = AsyncResult()
+        self.result: Any = AsyncResult()
         self.given_up = False
 
     def done(self) -> bool:

@@ -51,6 +51,7 @@ def _known(url: str, label: Optional[str], process_watch: bool) -> "Warden":
 @atexit.register
 def _close_all() -> None:
     """What is still held is released: nobody has to wait for the leases of a program that has ended."""
+    _native.exiting()
     for warden in list(_wardens.values()):
         warden.close()
 

@@ -3,7 +3,8 @@
 //! A caller who waits for an answer drives the runtime meanwhile, so that the answer wakes nobody else first: a thread that
 //! has to be woken to write, and another that is to read, would cost more than the rest of a call. (Leader and followers:
 //! Schmidt and others, "Leader/Followers", PLoP 2000; tokio's current-thread runtime has it built in.) The warden's own
-//! thread drives whenever no caller does, for heartbeat and renewal.
+//! thread drives whenever no caller does, for heartbeat and renewal; and when many wait at once, for then somebody must be
+//! woken for each answer anyway, and passing the turn on would be one more.
 
 use std::{
     future::Future,
@@ -21,6 +22,12 @@ use tokio::{runtime::Runtime, sync::Notify, task::AbortHandle};
 /// can be late by that much while callers come and go.
 const REST: Duration = Duration::from_millis(2);
 
+/// So many callers at once are a crowd, for which the warden's own thread drives …
+const CROWD: usize = 3;
+
+/// … for this long after there was one last.
+const CROWD_LASTS: Duration = Duration::from_millis(50);
+
 pub(super) struct Turns {
     runtime: Runtime,
     /// How many callers wait, each of whom may drive.
@@ -29,6 +36,8 @@ pub(super) struct Turns {
     tasks: Arc<AtomicUsize>,
     /// When the last caller left, in µs after `began`.
     left_us: AtomicU64,
+    /// Until when there is a crowd, likewise.
+    crowd_until_us: AtomicU64,
     began: Instant,
     /// Does the warden's own thread drive?
     drives: AtomicBool,
@@ -56,6 +65,7 @@ impl Turns {
             callers: AtomicUsize::new(0),
             tasks: Arc::default(),
             left_us: AtomicU64::new(0),
+            crowd_until_us: AtomicU64::new(0),
             began: Instant::now(),
             drives: AtomicBool::new(true),
             callers_came: Notify::new(),
@@ -69,23 +79,35 @@ impl Turns {
 
     /// Waits for the future, and drives the runtime meanwhile if nobody else does.
     pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        self.callers.fetch_add(1, Ordering::SeqCst);
+        let callers = self.callers.fetch_add(1, Ordering::SeqCst) + 1;
         let _left = Left(self);
+        if callers >= CROWD {
+            let until_us = self.now_us() + us(CROWD_LASTS);
+            self.crowd_until_us.store(until_us, Ordering::SeqCst);
+            if !self.drives.load(Ordering::SeqCst) {
+                self.own.unpark();
+            }
+        }
         self.runtime.block_on(future)
     }
 
-    /// Runs a task for whoever does not wait here.
+    /// Runs a task for whoever does not wait here: until it ends somebody drives.
     pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         self.tasks.fetch_add(1, Ordering::SeqCst);
         let counted = Counted(self.tasks.clone());
-        let task = self.runtime.spawn(async move {
+        let task = self.watch(async move {
             let _counted = counted;
             future.await;
         });
         if !self.drives.load(Ordering::SeqCst) {
             self.own.unpark();
         }
-        task.abort_handle()
+        task
+    }
+
+    /// Runs a task that may wait for long, and go on late by [`REST`].
+    pub(super) fn watch(&self, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        self.runtime.spawn(future).abort_handle()
     }
 
     /// The warden's own thread ends soon.
@@ -108,16 +130,26 @@ impl Turns {
 
     /// Do callers drive, or will again in a moment?
     fn callers_are_there(&self) -> bool {
-        if self.over.load(Ordering::SeqCst) || self.tasks.load(Ordering::SeqCst) > 0 {
+        if self.over.load(Ordering::SeqCst) || self.is_needed() {
             return false;
         }
         let rest_us = self.now_us().saturating_sub(self.left_us.load(Ordering::SeqCst));
-        self.callers.load(Ordering::SeqCst) > 0 || rest_us < REST.as_micros() as u64
+        self.callers.load(Ordering::SeqCst) > 0 || rest_us < us(REST)
+    }
+
+    /// Must the warden's own thread drive, whatever callers do?
+    fn is_needed(&self) -> bool {
+        self.tasks.load(Ordering::SeqCst) > 0
+            || self.now_us() < self.crowd_until_us.load(Ordering::SeqCst)
     }
 
     fn now_us(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+        us(self.began.elapsed())
     }
+}
+
+fn us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A caller who leaves, even by a panic.
@@ -128,8 +160,8 @@ impl Drop for Left<'_> {
         let turns = self.0;
         turns.left_us.store(turns.now_us(), Ordering::SeqCst);
         turns.callers.fetch_sub(1, Ordering::SeqCst);
-        // The next one finds the runtime free. (Before a task that nobody waits for, it would have to be given back.)
-        if turns.drives.load(Ordering::SeqCst) && turns.tasks.load(Ordering::SeqCst) == 0 {
+        // The next one is to find the runtime free.
+        if turns.drives.load(Ordering::SeqCst) && !turns.is_needed() {
             turns.callers_came.notify_one();
         }
     }

@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from types import TracebackType
-from typing import Any, Optional, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Optional, Type, TypeVar
 
 from redis import Redis
 
@@ -22,6 +22,9 @@ from ._errors import (
     TimeoutNotUsable,
     TimeoutTooLarge,
 )
+
+if TYPE_CHECKING:
+    from .._native import Guard
 
 Self = TypeVar("Self", bound="Lock")
 
@@ -101,10 +104,20 @@ class Lock:
         lease = None if self._expire is None else float(self._expire)
         with translated():
             warden, name = _clients.warden_of(self._client), _clients.name_of(self._client, self._name)
-            try:
-                guard = _by_value.acquire(
+
+            def acquire(wait: Optional[float]) -> Guard:
+                return _by_value.acquire(
                     warden, name, self._value, lease=lease, wait=wait, renew=renew
                 ).wait()
+
+            try:
+                try:
+                    guard = acquire(wait)
+                except Timeout as refused:
+                    if refused.reason is not None:
+                        raise
+                    # The limit was over before the store had answered. One try there always is.
+                    guard = acquire(0.0)
             except (Busy, Timeout, Guarded) as refused:
                 log.debug("%s", refused)
                 return False

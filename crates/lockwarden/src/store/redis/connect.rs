@@ -272,6 +272,15 @@ async fn read_opening(opening: &mut Opening<'_>, db: u32) -> Result<Option<Run>,
         Value::Error(error) if error.starts_with(b"NOAUTH") => {
             return Err(opening.context.refused(&error));
         }
+        Value::Text(info) if is_of_cluster(&info) => {
+            return Err(StoreError::Invalid {
+                detail: format!(
+                    "the store {} is a node of a Redis Cluster, which is not supported: its scripts cannot see the keys of \
+                     other slots; use a standalone server for locks",
+                    opening.context.place
+                ),
+            });
+        }
         Value::Text(info) => run_of(&info),
         _ => None,
     })
@@ -281,6 +290,13 @@ fn run_of(info: &Bytes) -> Option<Run> {
     let info = std::str::from_utf8(info).ok()?;
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:"))?.trim();
     (!run.is_empty()).then(|| Run::new(run))
+}
+
+/// Refused up front, rather than when the first keys lie in different slots (C29).
+fn is_of_cluster(info: &[u8]) -> bool {
+    // As Redis and as Valkey say it.
+    let modes: [&[u8]; 2] = [b"redis_mode:cluster", b"server_mode:cluster"];
+    info.split(|byte| *byte == b'\n').any(|line| modes.contains(&line.trim_ascii()))
 }
 
 fn is_only_resp2(error: &[u8]) -> bool {
