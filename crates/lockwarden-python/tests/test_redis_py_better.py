@@ -14,7 +14,7 @@ import pytest
 import redis
 
 import lockwarden
-from conftest import eventually
+from conftest import ROOT, Server, eventually
 from deviations import REDIS_PY, deviates
 from lockwarden import redis_py
 from redis_py_kinds import redis_asyncio
@@ -735,6 +735,39 @@ def test_by_a_unix_socket(tmp_path, name, unix_server):
     with lock(client, name, timeout=10) as held:
         assert held.owned()
     assert not client.exists(name)
+
+
+def test_by_tls(tmp_path, name, child, free_port):
+    certificates = ROOT / ".servers" / "tls"
+    server = Server("redis-7.0", tmp_path, "--tls-port", str(free_port), "--tls-auth-clients", "no",
+                    "--tls-cert-file", str(certificates / "server.crt"),
+                    "--tls-key-file", str(certificates / "server.key"),
+                    "--tls-ca-cert-file", str(certificates / "ca.crt"))
+    code = """
+import os, sys, redis
+from lockwarden.redis_py import Lock
+client = redis.Redis(host="127.0.0.1", port=int(sys.argv[1]), ssl=True, ssl_ca_certs=os.environ["SSL_CERT_FILE"])
+with client.lock(sys.argv[2], timeout=10, lock_class=Lock) as lock:
+    print(lock.owned(), lock._warden.place.split(":")[0])
+"""
+    try:
+        held = child(code, str(free_port), name, SSL_CERT_FILE=str(certificates / "ca.crt"))
+        assert held.line() == "True rediss"
+    finally:
+        server.stop()
+
+
+def test_with_a_login(own_server, name):
+    own_server.redis.execute_command("ACL", "SETUSER", "worker", "on", ">p@ss:/?#", "~*", "&*", "+@all")
+    login = {"host": "127.0.0.1", "port": own_server.port}
+    clients = [redis.Redis(username="worker", password="p@ss:/?#", **login)]
+    if hasattr(redis, "UsernamePasswordCredentialProvider"):
+        provider = redis.UsernamePasswordCredentialProvider("worker", "p@ss:/?#")
+        clients.append(redis.Redis(credential_provider=provider, **login))
+    for one in clients:
+        with lock(one, name, timeout=10) as held:
+            assert held.owned() and "worker" in held._warden.place
+    assert len({lock(one, name)._warden for one in clients}) == 1
 
 
 def test_what_is_not_supported_is_said(name):

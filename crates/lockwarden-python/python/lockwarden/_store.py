@@ -87,8 +87,8 @@ def _of_client(client: Any) -> str:
         raise Invalid("a client of fakeredis has no server: for tests there is memory:")
     user, password = kwargs.get("username"), kwargs.get("password")
     if kwargs.get("credential_provider") is not None:
-        given = kwargs["credential_provider"].get_credentials()
-        user, password = given if len(given) == 2 else (None, given[0])
+        login_now = kwargs["credential_provider"].get_credentials()
+        user, password = login_now if len(login_now) == 2 else (None, login_now[0])
     login = ""
     if password:
         login = f"{quote(_text(user or ''), safe='')}:{quote(_text(password), safe='')}@"
@@ -102,7 +102,8 @@ def _of_client(client: Any) -> str:
     if any("SSL" in name for name in names):
         scheme = "rediss"
         for option in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"):
-            if kwargs.get(option) is not None:
+            given = kwargs.get(option)
+            if given is not None and (option, given) != ("ssl_ca_certs", os.environ.get("SSL_CERT_FILE")):
                 raise Invalid(
                     f"{option} is not supported: the system's certificates are used (SSL_CERT_FILE)"
                 )
