@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import collections
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -75,12 +76,18 @@ def shop(asked: Any, environment: Dict[str, str]) -> Iterator[int]:
         command = [
             sys.executable, "-m", "gunicorn", "shop.wsgi", "--bind", f"fd://{listening.fileno()}",
             "--workers", str(asked.workers), "--threads", str(asked.threads), "--timeout", "120",
-            "--graceful-timeout", "5", "--log-level", "warning", "--preload", "--no-control-socket",
+            "--graceful-timeout", "5", "--log-level", "warning", "--preload",
         ]  # fmt: skip
-        if not _has_control_socket():
-            command.remove("--no-control-socket")
+        if _has_control_socket():
+            command.append("--no-control-socket")  # later versions; nobody controls it here
         process = subprocess.Popen(
-            command, cwd=HERE, env=environment, pass_fds=[listening.fileno()], stdout=sys.stderr, start_new_session=True
+            command,
+            cwd=HERE,
+            env=environment,
+            pass_fds=[listening.fileno()],
+            stdout=sys.stderr,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
         try:
             yield listening.getsockname()[1]
@@ -91,6 +98,11 @@ def shop(asked: Any, environment: Dict[str, str]) -> Iterator[int]:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _end_with_parent() -> None:
+    """Nothing is left running, however this script ends (Linux: PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _has_control_socket() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 import uuid
@@ -17,15 +18,19 @@ from . import orders
 
 EXPIRE_S = 1
 PATIENCE_S = 5
-client = redis.Redis.from_url(settings.REDIS)
+
+
+@functools.lru_cache(maxsize=None)
+def server() -> redis.Redis:
+    return redis.Redis.from_url(settings.REDIS)
 
 
 def acquire(name: str, token: str) -> bool:
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
-        if client.setnx(name, token):
+        if server().setnx(name, token):
             # A crash before the next line locks for ever. And nobody renews: work may outlast it.
-            client.expire(name, EXPIRE_S)
+            server().expire(name, EXPIRE_S)
             return True
         time.sleep(0.05)  # polling, in no order
     return False
@@ -33,8 +38,8 @@ def acquire(name: str, token: str) -> bool:
 
 def release(name: str, token: str) -> None:
     # Bytes are never equal to a text: this never releases anything. (And it is two steps.)
-    if client.get(name) == token:
-        client.delete(name)
+    if server().get(name) == token:
+        server().delete(name)
 
 
 @csrf_exempt
