@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 
 import pytest
 from django_support import (  # noqa: F401
@@ -10,7 +12,7 @@ from django_support import (  # noqa: F401
 )
 
 from django.core.exceptions import ImproperlyConfigured
-from django.test import RequestFactory, override_settings
+from django.test import AsyncClient, RequestFactory, override_settings
 
 import lockwarden
 from lockwarden.django import lock, locked, warden
@@ -246,8 +248,6 @@ def test_c41_a_body_that_raises_leaves_no_lock(locks, path, ask):
 
 
 def test_c41_functions_and_coroutines(locks):
-    import asyncio
-
     @lock("decorated")
     def function():
         assert not locks.is_free("decorated")
@@ -278,8 +278,6 @@ def test_c41_functions_and_coroutines(locks):
 
 
 def test_c41_every_way_out(locks):
-    import asyncio
-
     def returns():
         with lock("ways"):
             return
@@ -377,3 +375,67 @@ def test_c03_a_store_that_is_stopped_does_not_hide_the_error(own_server, project
         own_server.start()
         with its as held:
             assert held.check()
+
+
+# Deadlock, and requests that are given up
+
+
+def test_b9_a_deadlock_is_told_at_once_and_is_409(locks, caplog):
+    """The request holds one lock and would wait for the other, whose holder waits for the first."""
+
+    def crossed(request):
+        waiter.start()
+        eventually(lambda: locks.other.show("stock:7")["queue"], what="the waiter")
+        with lock("user:1"):
+            pass
+
+    def wait():
+        with locks.other.lock("stock:7", owner="other", wait=20):
+            pass
+
+    waiter = threading.Thread(target=wait)
+    views.during = crossed
+    with locks.held("user:1"):
+        response = get("/stock/7/")
+        waiter.join(20)
+    assert response.status_code == 409 and "Retry-After" in response
+    assert any(record.levelname == "ERROR" and "user:1" in record.message for record in caplog.records)
+
+
+def test_c41_a_request_that_is_given_up_leaves_no_lock(locks):
+    async def given_up():
+        task = asyncio.ensure_future(AsyncClient().get("/waits/7/"))
+        while locks.is_free("waits:7"):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(given_up())
+    eventually(lambda: locks.is_free("waits:7"), what="the release")
+
+
+def test_c41_a_request_that_is_given_up_while_it_waits_leaves_no_place(locks):
+    async def given_up():
+        task = asyncio.ensure_future(AsyncClient().get("/waits/7/"))
+        while not locks.other.show("waits:7")["queue"]:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with locks.held("waits:7"):
+        asyncio.run(given_up())
+        eventually(lambda: not locks.other.show("waits:7")["queue"], what="the end of the waiter")
+
+
+def test_waiting_does_not_hold_up_the_event_loop(locks):
+    async def both():
+        waiting = asyncio.ensure_future(AsyncClient().get("/waits/7/"))
+        while not locks.other.show("waits:7")["queue"]:
+            await asyncio.sleep(0)
+        assert (await AsyncClient().get("/stock-async/7/")).status_code == 200
+        waiting.cancel()
+
+    with locks.held("waits:7"):
+        asyncio.run(both())

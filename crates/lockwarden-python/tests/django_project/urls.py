@@ -19,6 +19,7 @@ urlpatterns = [
     path("streamed-async/<str:pk>/", views.streamed_async),
     path("boom/<str:pk>/", views.boom),
     path("boom-async/<str:pk>/", views.boom_async),
+    path("waits/<str:pk>/", views.waits),
     path("lost/<str:pk>/", views.lost),
     path("own-answer/<str:pk>/", views.own_answer),
     path("inside/<str:pk>/", views.inside),

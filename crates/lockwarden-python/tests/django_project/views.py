@@ -1,5 +1,6 @@
 """Views that do little but hold locks. ``seen`` is what the tests look at afterwards; ``during`` runs inside a view."""
 
+import asyncio
 import time
 from typing import Any, Callable, List, Optional
 
@@ -109,6 +110,11 @@ def boom(request, pk):
 @locked("boom:{pk}", wait=0)
 async def boom_async(request, pk):
     raise ValueError("boom")
+
+
+@locked("waits:{pk}", wait=60)
+async def waits(request, pk):
+    await asyncio.Event().wait()
 
 
 @locked("lost:{pk}", wait=0)
