@@ -1,6 +1,6 @@
 """``cache.lock()`` as django-redis has it, on caches of Redis.
 
-Nothing is different for the caller; the lock is renewed, its waiters are served in order, and it is seen by every tool.
+Keys and methods are the same. Waiters are served in order and do not poll, and what a request forgets is released.
 """
 
 from __future__ import annotations
