@@ -12,6 +12,7 @@ from django_support import (  # noqa: F401
 )
 
 from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpResponse
 from django.test import AsyncClient, RequestFactory, override_settings
 
 import lockwarden
@@ -439,3 +440,15 @@ def test_waiting_does_not_hold_up_the_event_loop(locks):
 
     with locks.held("waits:7"):
         asyncio.run(both())
+
+
+def test_c37_a_store_that_goes_away_is_not_busy(own_server, project):
+    view = locked("stock", wait=0.3)(lambda request: HttpResponse())
+    with using_locks(own_server.url()):
+        assert view(RequestFactory().get("/")).status_code == 200
+        own_server.stop()
+        assert view(RequestFactory().get("/")).status_code == 503
+        own_server.start()
+        eventually(
+            lambda: view(RequestFactory().get("/")).status_code == 200, what="the store's return"
+        )
