@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from types import TracebackType
 from typing import Any, Callable, Collection, Optional, Type, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction
 
 from .._errors import Error, Invalid, NotHeld
 from .._lock import Held, Lock
@@ -75,7 +76,7 @@ class DatabaseLock:
             raise Invalid(
                 f"{function!r} is a generator: it runs after it has returned, without the lock"
             )
-        if asyncio.iscoroutinefunction(function) or inspect.iscoroutinefunction(function):
+        if iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def awaited(*args: Any, **kwargs: Any) -> Any:
