@@ -42,7 +42,8 @@ if os.environ.get("CELERY_TEST_WARM"):
     # C14: the parent of the pool has used a lock, and holds another one, when it forks.
     with warden().lock("warm"):
         pass
-    warden().lock("kept").acquire()
+    kept = warden().lock("kept")
+    kept.acquire()
 
 
 def note(what: str, work: str, **more) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 import pytest
-from conftest import Server, _die_with_us, eventually
+from conftest import LONG, SERVERS, Server, _die_with_us, eventually
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -139,6 +141,14 @@ class Farm:
             worker.kill()
 
 
+@pytest.fixture(scope="session", params=SERVERS if LONG else SERVERS[:1])
+def broker(request, tmp_path_factory) -> Iterator[Server]:
+    """One is enough for a short run: what differs between servers is tested without Celery."""
+    server = Server(request.param, tmp_path_factory.mktemp("broker"))
+    yield server
+    server.stop()
+
+
 @pytest.fixture
 def name() -> str:
     """One word, which stands in a lock's name as it is."""
@@ -146,7 +156,11 @@ def name() -> str:
 
 
 @pytest.fixture
-def farm(server: Server, tmp_path, monkeypatch) -> Iterator[Farm]:
+def farm(broker: Server, tmp_path, monkeypatch) -> Iterator[Farm]:
+    """A fresh database, an app, and workers where they are started."""
+    server = broker
+    for key in server.keys():
+        server.redis.delete(key)
     monkeypatch.setenv("CELERY_TEST_URL", server.url())
     monkeypatch.syspath_prepend(str(HERE))
     sys.modules.pop("celery_tasks", None)
@@ -156,6 +170,9 @@ def farm(server: Server, tmp_path, monkeypatch) -> Iterator[Farm]:
     yield farm
     farm.close()
     tasks.warden().close()
+    # What results there are say goodbye to the server while it is there.
+    gc.collect()
+    tasks.app.backend.result_consumer.stop()
     tasks.app.close()
 
 
@@ -168,16 +185,19 @@ def gone(pid: int) -> bool:
         return True
 
 
-def kill(pid: int) -> float:
-    """Kills it, and says when it was dead."""
+def kill(pid: int, by: Optional[Callable[[], None]] = None) -> Tuple[float, float]:
+    """Kills it, or has it killed, and waits for its end: when was that asked for, and when was it seen? In between it
+    died."""
     handle = os.pidfd_open(pid)
     try:
-        os.kill(pid, signal.SIGKILL)
-        import select
-
+        sent = time.monotonic()
+        if by is None:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            by()
         poll = select.poll()
         poll.register(handle, select.POLLIN)
         assert poll.poll(10_000), f"{pid} does not die"
-        return time.monotonic()
+        return sent, time.monotonic()
     finally:
         os.close(handle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from celery.exceptions import TaskRevokedError
 from celery.result import result_from_tuple
-from celery_workers import Farm, farm, name  # noqa: F401
+from celery_workers import Farm, broker, farm, name  # noqa: F401
 
 import lockwarden
 

@@ -108,6 +108,7 @@ def _parsed(template: str, signature: inspect.Signature) -> List[Tuple[str, Opti
 
 def _value(value: Any) -> str:
     """In a template: a plain word stands as it is."""
+    value = _on_the_wire(value)
     if isinstance(value, str):
         text = str.__str__(value)
         if _BARE.fullmatch(text) and not _NUMBER.fullmatch(text) and text not in _WORDS:
@@ -119,6 +120,7 @@ def _composite(value: Any, depth: int) -> str:
     """As JSON, more or less: what JSON has no words for has some of its own, or is what it is on the wire."""
     if depth > _DEEPEST:
         raise RecursionError
+    value = _on_the_wire(value)
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -135,16 +137,6 @@ def _composite(value: Any, depth: int) -> str:
         return _quoted(str.__str__(value))
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f'b"{bytes(value).hex()}"'
-    # Where Celery's JSON turns these into texts, a worker sees the text: so it is the same name.
-    if isinstance(value, (uuid.UUID, decimal.Decimal)):
-        return _quoted(str(value))
-    if isinstance(value, datetime.date):
-        if not isinstance(value, datetime.datetime):
-            value = datetime.datetime(value.year, value.month, value.day)
-        text = value.isoformat()
-        return _quoted(text[:-6] + "Z" if text.endswith("+00:00") else text)
-    if isinstance(value, datetime.time):
-        return _quoted(value.isoformat())
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_composite(item, depth + 1) for item in value) + "]"
     if isinstance(value, (set, frozenset)):
@@ -158,6 +150,20 @@ def _composite(value: Any, depth: int) -> str:
             pairs[text] = _composite(item, depth + 1)
         return "{" + ",".join(f"{_quoted(key)}:{pairs[key]}" for key in sorted(pairs)) + "}"
     raise Invalid(f"{_shown(value)} has no text that is the same everywhere")
+
+
+def _on_the_wire(value: Any) -> Any:
+    """Where Celery's JSON makes a text of it, a worker sees the text: so it is the same name."""
+    if isinstance(value, (uuid.UUID, decimal.Decimal)):
+        return str(value)
+    if isinstance(value, datetime.date):
+        if not isinstance(value, datetime.datetime):
+            value = datetime.datetime(value.year, value.month, value.day)
+        text = value.isoformat()
+        return text[:-6] + "Z" if text.endswith("+00:00") else text
+    if isinstance(value, datetime.time):
+        return value.isoformat()
+    return value
 
 
 def _key(key: Any) -> str:

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
-from .._errors import Invalid, NotHeld
+from .._errors import Invalid, LockLost, NotHeld
 from .._lock import Seconds, seconds
 from .._warden import Warden
 from ._policy import Store, default_url, warden_of
@@ -95,7 +95,7 @@ def _free(store: Warden, name: str, task_id: str, why: str) -> Tuple[str, str]:
     try:
         # One script: it compares the value, deletes the key, and hands the lock to whoever waits for it (A2).
         store.revoke(name, task_id.encode())
-    except NotHeld:
+    except (NotHeld, LockLost):
         return "changed", "it has another holder by now, or none"
     return "freed", why
 
@@ -125,7 +125,10 @@ def _ask(app: Any, said: FrozenSet[str], gone: FrozenSet[str], timeout: float) -
     answered: Optional[Set[str]] = None
     # In the order in which a task goes: so it cannot pass from one list to another unseen.
     for kind in ("scheduled", "reserved", "active"):
-        replies = getattr(app.control.inspect(timeout=timeout), kind)() or {}
+        # Where the broker lists all, nobody else is waited for; who starts meanwhile is in the list below, and has not
+        # answered.
+        most = len(known) if listed else None
+        replies = getattr(app.control.inspect(timeout=timeout, limit=most), kind)() or {}
         for worker, tasks in replies.items():
             for one in tasks or ():
                 task_id = (one.get("request") or one).get("id")
