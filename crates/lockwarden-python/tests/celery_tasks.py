@@ -20,7 +20,11 @@ book = redis.Redis.from_url(URL)
 app = Celery("celery_tasks", broker=URL, backend=URL)
 app.conf.update(
     broker_connection_retry_on_startup=True,
-    broker_transport_options={"visibility_timeout": int(os.environ.get("CELERY_TEST_VISIBILITY", "3600"))},
+    broker_transport_options={
+        "visibility_timeout": int(os.environ.get("CELERY_TEST_VISIBILITY", "3600")),
+        # A lock of the broker's own, which a killed worker leaves for 5 minutes.
+        "unacked_mutex_expire": 1,
+    },
     task_default_queue="one",
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
@@ -172,6 +176,18 @@ def limited(work, inside="body"):
     except SoftTimeLimitExceeded:
         note("soft", work)
         raise
+
+
+@task()
+@exclusive("work:{work}", on_conflict="skip", warden=warden, on_lost=lambda why: note("told", why))
+def loses(work, until_told=False):
+    return do(work, until_told)
+
+
+@task()
+@exclusive("work:{work}", on_conflict="skip", warden=warden, if_lost="log")
+def loses_and_goes_on(work, until_told=False):
+    return do(work, until_told)
 
 
 class Billing(Task):

@@ -86,6 +86,22 @@ def test_a1_c11_killed_without_a_process_watch(farm: Farm, name):
     farm.nothing_left()
 
 
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+def test_c11_killed_worker_of_another_pool(farm: Farm, name, pool):
+    worker = farm.worker(pool, 1)
+    farm.worker(pool, 1, "two")
+    first = farm.tasks.waits.delay(name, True)
+    begun = farm.book.wait(name, "begin")
+    second = farm.tasks.waits.apply_async((name,), queue="two")
+    farm.waiting(f"work:{name}")
+    sent, seen = kill(begun.pid, worker.kill)
+    next_one = farm.book.wait(name, "begin", 2)
+    assert next_one.task == second.id != first.id and next_one.at - seen < AT_ONCE
+    farm.book.never_two_at_once(name, {begun.pid: sent})
+    assert second.get(20) == f"{name} done"
+    farm.nothing_left()
+
+
 def test_a1_killed_by_the_worker_under_redis_py_stays_stuck(farm: Farm, name):
     """The same with redis-py's Lock, which has no time-out there: the report, reproduced."""
     farm.worker("prefork", 4)
@@ -119,9 +135,10 @@ def test_c11_killed_by_a_hard_time_limit(farm: Farm, name):
 
 
 @pytest.mark.parametrize("task", ["comes_again", "pledged_comes_again"])
-def test_a_redelivered_task_takes_over_from_its_dead_predecessor(farm: Farm, name, task):
+@pytest.mark.parametrize("watch", ["1", "0"], ids=["here", "as elsewhere"])
+def test_a_redelivered_task_takes_over_from_its_dead_predecessor(farm: Farm, name, task, watch):
     """acks_late: the very same task comes again. It is not skipped because of itself."""
-    farm.worker("prefork", 2)
+    farm.worker("prefork", 2, CELERY_TEST_WATCH=watch)
     result = getattr(farm.tasks, task).delay(name, True)
     begun = farm.book.wait(name, "begin")
     died, _ = kill(begun.pid)
@@ -139,15 +156,17 @@ def test_a_task_of_a_dead_worker_comes_again_elsewhere(farm: Farm, name):
     worker = farm.worker("prefork", 2, CELERY_TEST_VISIBILITY="2")
     result = farm.tasks.comes_again.delay(name, True)
     begun = farm.book.wait(name, "begin")
-    worker.kill()
-    died = time.monotonic()
+    sent, _ = kill(begun.pid, worker.kill)
+    # A worker looks for such tasks when it starts, and then seldom.
+    index = "unacked_index"
+    eventually(lambda: all(time.time() - at > 2.1 for _, at in farm.server.redis.zrange(index, 0, -1, withscores=True)),
+               what="the visibility time-out")
     farm.worker("prefork", 2, CELERY_TEST_VISIBILITY="2")
-    # The old one is in nobody's hands: a worker looks for such tasks every few seconds only.
-    again = farm.book.wait(name, "begin", 2, timeout=40)
+    again = farm.book.wait(name, "begin", 2)
     assert again.task == begun.task
     farm.book.go(name)
     assert result.get(20) == f"{name} done"
-    farm.book.never_two_at_once(name, {begun.pid: died})
+    farm.book.never_two_at_once(name, {begun.pid: sent})
 
 
 def test_a_task_that_is_delivered_twice_while_it_runs(farm: Farm, name):

@@ -158,6 +158,91 @@ def test_eager_and_direct(farm: Farm, name):
     farm.nothing_left()
 
 
+@pytest.mark.parametrize("task", ["loses", "loses_and_goes_on"])
+def test_a_loss_is_told(farm: Farm, name, task):
+    """An operator's revoke in the middle."""
+    from conftest import eventually
+
+    farm.worker("prefork", 1)
+    result = getattr(farm.tasks, task).delay(name, True)
+    farm.book.wait(name, "begin")
+    (holder,) = farm.tasks.warden().show(f"work:{name}")["holders"]
+    farm.tasks.warden().revoke(f"work:{name}", holder["token"])
+    farm.book.wait(name, "lost")
+    if task == "loses":
+        eventually(lambda: b"told|" in b"".join(farm.server.redis.lrange("book", 0, -1)), what="on_lost")
+    farm.book.go(name)
+    if task == "loses":
+        with pytest.raises(Exception) as caught:
+            result.get(20)
+        assert type(caught.value).__name__ == "LockLost"
+    else:
+        assert result.get(20) == f"{name} done"
+    assert farm.tasks.loses.delay(name).get(20) == f"{name} done"
+    farm.nothing_left()
+
+
+def test_a_chord_with_a_skipped_part_ends(farm: Farm, name):
+    from celery import chord
+
+    farm.worker("prefork", 4)
+    first = begin(farm, name)
+    done = chord([farm.tasks.skips.si(name), farm.tasks.skips.si(f"{name}-2")])(farm.tasks.skips.si(f"{name}-3"))
+    with pytest.raises(Exception, match="skipped"):
+        done.get(20)
+    farm.book.go(name)
+    first.get(20)
+    farm.nothing_left()
+
+
+def test_a_time_limit_of_gevent(farm: Farm, name):
+    """It ends the greenlet by an exception: in the body, and while it waits."""
+    from conftest import eventually
+
+    farm.worker("gevent", 4)
+    first = farm.tasks.waits.apply_async((name, True), time_limit=2)
+    farm.book.wait(name, "begin")
+    second = farm.tasks.waits.apply_async((name, True), time_limit=1)
+    farm.waiting(f"work:{name}")
+    eventually(lambda: not farm.tasks.warden().show(f"work:{name}")["queue"], what="an empty queue")
+    farm.book.wait(name, "end")
+    farm.free(f"work:{name}", 2)
+    assert len(farm.book.events(name, "begin")) == 1
+    assert farm.tasks.skips.delay(name).get(20) == f"{name} done"
+    farm.nothing_left()
+    del first, second
+
+
+def test_where_the_locks_are(farm: Farm, monkeypatch):
+    """The app's setting, the environment, the broker; and never a store that others do not see."""
+    from celery import Celery
+
+    from lockwarden.celery import default_warden
+    from lockwarden.celery._policy import default_url
+
+    def url(broker, **conf):
+        app = Celery("where", broker=broker, set_as_current=False)
+        app.conf.update(conf)
+        return default_url(app)
+
+    monkeypatch.delenv("LOCKWARDEN_URL", raising=False)
+    assert url("redis://one:1/2?x=y") == "redis://one:1/2"
+    assert url(["rediss://:p@one/2"]) == "rediss://:p@one/2"
+    assert url("amqp://one", lockwarden_url="redis://two") == "redis://two"
+    for broker in ("amqp://one", "sentinel://one;sentinel://two", "redis://one;redis://two", ["redis://a", "redis://b"],
+                   "memory://"):
+        with pytest.raises(lockwarden.Invalid, match="lockwarden_url"):
+            url(broker)
+    monkeypatch.setenv("LOCKWARDEN_URL", "redis://three")
+    assert url("redis://one:1/2") == "redis://three"
+    monkeypatch.setenv("LOCKWARDEN_URL", farm.server.url())
+    warden = default_warden(farm.tasks.app)
+    assert warden is default_warden(farm.tasks.app)
+    warden.close()
+    assert default_warden(farm.tasks.app) is not warden
+    default_warden(farm.tasks.app).close()
+
+
 def test_what_is_no_task(farm: Farm):
     from lockwarden.celery import exclusive
 

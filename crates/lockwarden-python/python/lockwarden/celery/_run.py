@@ -40,6 +40,7 @@ def held() -> Held:
 def run(policy: Policy, function: Callable[..., Any], args: Tuple[Any, ...], kwargs: Any) -> Any:
     """Runs the body while the lock is held."""
     guards: List[Guard] = []
+    now: Optional[Held] = None
     try:
         try:
             now, outcome = _take(policy, guards, args, kwargs)
@@ -60,6 +61,10 @@ def run(policy: Policy, function: Callable[..., Any], args: Tuple[Any, ...], kwa
         for guard in guards:
             guard.drop()
         raise
+    finally:
+        # Not what it shares with the task that called it.
+        if now is not None and guards:
+            now._forget()
 
 
 def _take(
