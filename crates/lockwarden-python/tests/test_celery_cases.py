@@ -188,16 +188,18 @@ def test_c63_d_revoked_while_it_runs(farm: Farm, name):
 
 
 def test_c63_d_revoked_while_it_waits(farm: Farm, name):
-    """Neither a lock nor a place in the queue is left."""
+    """Neither a lock nor a place in the queue is left; or one of a dead process, which is passed over."""
     farm.worker("prefork", 2)
     first = farm.tasks.waits.delay(name, True)
     farm.book.wait(name, "begin")
     second = farm.tasks.waits.delay(name)
     farm.waiting(f"work:{name}")
     second.revoke(terminate=True)
-    eventually(lambda: not farm.tasks.warden().show(f"work:{name}")["queue"], what="an empty queue")
+    eventually(lambda: not [it for it in farm.tasks.warden().show(f"work:{name}")["queue"] if it["alive"]],
+               what="a queue without anybody alive")
     farm.book.go(name)
     assert first.get(20) == f"{name} done"
+    assert farm.tasks.waits.delay(name).get(20) == f"{name} done"
     farm.nothing_left()
 
 
