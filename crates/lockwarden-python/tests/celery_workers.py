@@ -15,9 +15,13 @@ import uuid
 from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 import pytest
+
+import lockwarden
 from conftest import LONG, SERVERS, Server, _die_with_us, eventually
 
 HERE = pathlib.Path(__file__).resolve().parent
+# The package under test, and the tasks: for workers, which run elsewhere.
+PATHS = os.pathsep.join([str(HERE), str(pathlib.Path(lockwarden.__file__).resolve().parents[1])])
 
 
 class Event(NamedTuple):
@@ -78,8 +82,7 @@ class Worker:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "CELERY_TEST_URL": server.url(), "PYTHONPATH": os.pathsep.join(
-                    [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]), **env},
+                env={**os.environ, "CELERY_TEST_URL": server.url(), "PYTHONPATH": PATHS, **env},
                 preexec_fn=_die_with_us,
             )
 

@@ -16,7 +16,7 @@ import uuid
 
 import pytest
 from celery.exceptions import TaskRevokedError
-from celery_workers import Farm, broker, farm, kill, name  # noqa: F401
+from celery_workers import PATHS, Farm, broker, farm, kill, name  # noqa: F401
 from conftest import LONG, eventually
 
 import lockwarden
@@ -314,14 +314,11 @@ sys.stdin.readline()
 def test_c64_soft_limit_at_any_moment(farm: Farm, name, child, frozen):
     """A limit's exception at random places of acquire, body and release, 200 times and more; also while the store stands
     still now and then. Never a key that is renewed for nobody."""
-    from celery_workers import HERE
-
     count = (2000 if LONG else 300) if not frozen else 200
     seed = random.randrange(1 << 30)
     print("seed", seed)
     hammer = child(HAMMER, str(seed), str(count), "0.05" if frozen else "0.004", name,
-                   CELERY_TEST_URL=farm.server.url(), PYTHONPATH=os.pathsep.join(
-                       [str(HERE), os.environ.get("PYTHONPATH", "")]))
+                   CELERY_TEST_URL=farm.server.url(), PYTHONPATH=PATHS)
     assert hammer.line() == "ready"
     hammer.say("go")
     lines = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from celery.exceptions import TaskRevokedError
-from celery_workers import Farm, broker, farm, name  # noqa: F401
+from celery_workers import PATHS, Farm, broker, farm, name  # noqa: F401
 from conftest import eventually
 
 import lockwarden
@@ -42,9 +42,9 @@ def test_a_pledge_is_adopted_by_the_worker(farm: Farm, name, pool):
 def test_the_senders_end_leaves_the_pledge(farm: Farm, name, child):
     """No probe and no process watch: it waits for the task, whatever became of the sender."""
     sender = child(
-        "import sys\nsys.path.insert(0, sys.argv[1])\nimport celery_tasks, os\n"
-        "print(celery_tasks.pledged.delay(sys.argv[2]).id)\nos.kill(os.getpid(), 9)",
-        str(farm.workers or __import__("celery_workers").HERE), name, CELERY_TEST_URL=farm.server.url(),
+        "import celery_tasks, os, sys\n"
+        "print(celery_tasks.pledged.delay(sys.argv[1]).id)\nos.kill(os.getpid(), 9)",
+        name, CELERY_TEST_URL=farm.server.url(), PYTHONPATH=PATHS,
     )
     task_id = sender.line()
     sender.wait()

@@ -220,8 +220,8 @@ def test_where_the_locks_are(farm: Farm, monkeypatch):
     from lockwarden.celery import default_warden
     from lockwarden.celery._policy import default_url
 
-    def url(broker, **conf):
-        app = Celery("where", broker=broker, set_as_current=False)
+    def url(where, **conf):
+        app = Celery("where", broker=where, set_as_current=False)
         app.conf.update(conf)
         return default_url(app)
 
@@ -229,10 +229,10 @@ def test_where_the_locks_are(farm: Farm, monkeypatch):
     assert url("redis://one:1/2?x=y") == "redis://one:1/2"
     assert url(["rediss://:p@one/2"]) == "rediss://:p@one/2"
     assert url("amqp://one", lockwarden_url="redis://two") == "redis://two"
-    for broker in ("amqp://one", "sentinel://one;sentinel://two", "redis://one;redis://two", ["redis://a", "redis://b"],
-                   "memory://"):
+    for where in ("amqp://one", "sentinel://one;sentinel://two", "redis://one;redis://two", ["redis://a", "redis://b"],
+                  "memory://"):
         with pytest.raises(lockwarden.Invalid, match="lockwarden_url"):
-            url(broker)
+            url(where)
     monkeypatch.setenv("LOCKWARDEN_URL", "redis://three")
     assert url("redis://one:1/2") == "redis://three"
     monkeypatch.setenv("LOCKWARDEN_URL", farm.server.url())
