@@ -96,12 +96,16 @@ class Worker:
             self.kill()
             raise
 
-    def kill(self) -> None:
+    def kill_all(self) -> None:
         """All of its processes."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+
+    def kill(self) -> None:
+        """The same, and waits for the end."""
+        self.kill_all()
         self.process.wait()
 
     def stop(self) -> None:
@@ -124,6 +128,14 @@ class Farm:
         log = self._directory / f"worker-{len(self.workers)}.log"
         self.workers.append(Worker(self.server, log, pool, concurrency, queues, env))
         return self.workers[-1]
+
+    def answering(self) -> None:
+        """All workers hear what is asked by broadcast: that may be a moment after they are ready."""
+        def all_of_them():
+            said = self.tasks.app.control.ping(timeout=2, limit=len(self.workers))
+            return {name for one in said for name in one} >= {worker.name for worker in self.workers}
+
+        eventually(all_of_them, 30.0, "an answer of all workers")
 
     def waiting(self, name: str, count: int = 1):
         """So many wait for the lock."""

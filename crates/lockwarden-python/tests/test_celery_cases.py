@@ -173,6 +173,7 @@ def test_c63_a_retry_is_not_dropped_for_another(farm: Farm, name):
 def test_c63_d_revoked_while_it_runs(farm: Farm, name):
     """With SIGTERM and with SIGKILL: the worker goes on, and so does the next."""
     worker = farm.worker("prefork", 2)
+    farm.answering()
     for number, sign in enumerate(("SIGTERM", "SIGKILL")):
         work = f"{name}-{number}"
         result = farm.tasks.waits.delay(work, True)
@@ -190,6 +191,7 @@ def test_c63_d_revoked_while_it_runs(farm: Farm, name):
 def test_c63_d_revoked_while_it_waits(farm: Farm, name):
     """Neither a lock nor a place in the queue is left; or one of a dead process, which is passed over."""
     farm.worker("prefork", 2)
+    farm.answering()
     first = farm.tasks.waits.delay(name, True)
     farm.book.wait(name, "begin")
     second = farm.tasks.waits.delay(name)

@@ -148,6 +148,7 @@ def test_wrong_arguments_leave_nothing(farm: Farm, name):
 def test_c63_revoked_before_the_start(farm: Farm, name):
     """c: the pledge is free when the worker throws the task away."""
     farm.worker("prefork", 1)
+    farm.answering()
     busy = farm.tasks.waits.delay(f"{name}-busy", True)
     farm.book.wait(f"{name}-busy", "begin")
     result = farm.tasks.pledged.delay(name)

@@ -28,6 +28,7 @@ def plain(farm: Farm, key: str, token: str, seconds=None) -> None:
 
 def test_a2_a_dead_tasks_lock_is_freed(farm: Farm, name):
     farm.worker("prefork", 2)
+    farm.answering()
     result = farm.tasks.plain_redis_py.delay(name, True)
     begun = farm.book.wait(name, "begin")
     key = f"plain:{name}"
@@ -55,6 +56,7 @@ def test_a2_reserved_and_scheduled_tasks_are_alive(farm: Farm, name):
     busy.get(20)
     # A pool of one that works does not answer; so these wait beside one of threads.
     farm.worker("threads", 1, "two")
+    farm.answering()
     running = farm.tasks.waits.apply_async((f"{name}-2", True), queue="two")
     farm.book.wait(f"{name}-2", "begin")
     reserved = farm.tasks.waits.apply_async((f"{name}-3",), queue="two")
@@ -76,6 +78,7 @@ def test_a2_silence_is_unknown(farm: Farm, name):
     """A worker that does not answer may run anything: one that is stopped, one that is gone, one that the caller says."""
     farm.worker("threads", 1)
     silent = farm.worker("prefork", 1, "two")
+    farm.answering()
     plain(farm, "plain:x", str(uuid.uuid4()))
     assert states(reaped(farm, "plain:*")) == {"plain:x": "dead"}
     silent.process.send_signal(signal.SIGSTOP)
@@ -102,6 +105,7 @@ def test_a2_no_worker_at_all_is_unknown(farm: Farm, name):
 def test_a2_only_what_is_a_tasks_lock(farm: Farm, name):
     """Other values, other types, our own locks, other patterns."""
     farm.worker("threads", 1)
+    farm.answering()
     redis = farm.server.redis
     redis.set("plain:text", "hello")
     redis.set("plain:uuid-without-hyphens", uuid.uuid4().hex)
@@ -120,6 +124,7 @@ def test_a2_only_what_is_a_tasks_lock(farm: Farm, name):
 def test_a2_what_changes_meanwhile_is_left_alone(farm: Farm, name):
     """Seen twice: another holder of the same key is not the one that was seen."""
     farm.worker("threads", 1)
+    farm.answering()
     first, second = str(uuid.uuid4()), str(uuid.uuid4())
     redis = farm.server.redis
     asked = []
@@ -144,6 +149,7 @@ def test_a2_what_changes_meanwhile_is_left_alone(farm: Farm, name):
 def test_a2_a_waiting_lockwarden_gets_what_is_freed(farm: Farm, name):
     """While a code base moves from one to the other."""
     farm.worker()
+    farm.answering()
     key = f"work:{name}"
     plain(farm, key, str(uuid.uuid4()))
     result = farm.tasks.waits.delay(name)
