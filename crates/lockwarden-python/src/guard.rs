@@ -38,7 +38,7 @@ impl Guard {
     pub(crate) fn new(guard: lockwarden::Guard, warden: Py<Warden>) -> Guard {
         Guard {
             facts: Mutex::new(Facts::of(&guard)),
-            names: guard.names().map(|name| name.to_string()).collect(),
+            names: guard.names().map(|name| name.as_str().to_owned()).collect(),
             held: RwLock::new(Some(guard)),
             warden,
         }

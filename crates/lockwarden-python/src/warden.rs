@@ -156,7 +156,7 @@ impl Warden {
         let (mut names, mut cursor) = (Vec::new(), 0);
         loop {
             let page = Warden::ask(py, &warden, warden.as_async().page(cursor, foreign))?;
-            names.extend(page.names.iter().map(|name| name.to_string()));
+            names.extend(page.names.iter().map(|name| name.as_str().to_owned()));
             cursor = page.cursor;
             if cursor == 0 {
                 break;

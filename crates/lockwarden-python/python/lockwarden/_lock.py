@@ -24,7 +24,7 @@ from typing import (
     cast,
 )
 
-from . import _owners, _waiting
+from . import _owners, _scope, _waiting
 from ._errors import Busy, Error, Invalid, LockLost, NotHeld, Timeout, Unavailable
 
 if TYPE_CHECKING:
@@ -127,14 +127,17 @@ class Lost:
 class Held:
     """A lock that is held, or several together. What ``with`` gives, and :attr:`Lock.held`."""
 
-    __slots__ = ("_guard", "_lock", "_owner", "_watches", "lost")
+    __slots__ = ("_guard", "_lock", "_owner", "_scope", "_watches", "lost")
 
     def __init__(self, lock: "Lock", owner: str, guard: "Guard") -> None:
         self._guard = guard
         self._lock = lock
         self._owner = owner
         self._watches: List[Any] = []
+        self._scope = _scope.current()
         self.lost = Lost(guard)
+        if self._scope is not None:
+            self._scope.add(self)
 
     @property
     def name(self) -> str:
@@ -216,6 +219,8 @@ class Held:
         for started in self._watches:
             started.cancel()
         self._watches.clear()
+        if self._scope is not None:
+            self._scope.discard(self)
         self._lock._forget(self)
 
     def __repr__(self) -> str:
@@ -255,6 +260,8 @@ class Lock:
         self._on_lost = on_lost
         self._cancel_on_lost = cancel_on_lost
         self._if_lost = if_lost
+        # Where it is acquired, for people; None: whoever calls.
+        self._site: Optional[str] = None
         # By owner, the latest last.
         self._holds: Dict[str, List[Held]] = {}
         self._process = _owners.process()
@@ -424,7 +431,7 @@ class Lock:
     def _take(self, wait: Optional[float]) -> Held:
         owner = self._asker()
         native = self.warden._native
-        place = site()
+        place = self._site or site()
         if _waiting.is_green():
             guard = _waiting.wait_green(
                 lambda box, future: native.start_acquire(
@@ -443,7 +450,12 @@ class Lock:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         started = self.warden._native.start_acquire(
-            self._options, _waiting.mailbox(loop), future, wait=wait, owner=owner, site=site()
+            self._options,
+            _waiting.mailbox(loop),
+            future,
+            wait=wait,
+            owner=owner,
+            site=self._site or site(),
         )
         try:
             guard = await future

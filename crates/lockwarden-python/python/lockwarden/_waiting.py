@@ -87,6 +87,10 @@ def wait_green(start: Callable[[Mailbox, Any], Any]) -> Any:
             future.given_up = True
             if started is not None:
                 started.cancel()
+            # It was granted in the very moment in which the wait was ended, by a time limit say.
+            drop = getattr(future.result.value, "drop", None)
+            if drop is not None:
+                drop()
             raise
     finally:
         its.leave()
