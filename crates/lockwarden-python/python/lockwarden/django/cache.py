@@ -90,7 +90,8 @@ def _lock_class() -> Any:
         """redis-py's lock, from a cache."""
 
         def __init__(self, *args: Any, thread_local: bool = True, **kwargs: Any) -> None:
-            super().__init__(*args, thread_local=thread_local, **kwargs)
+            kwargs["thread_local"] = thread_local
+            super().__init__(*args, **kwargs)
             self._stays = thread_local
             self._in_scope: Optional[_InScope] = None
 
