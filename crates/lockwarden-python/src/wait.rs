@@ -41,12 +41,7 @@ pub(crate) fn run<T>(
 ) -> PyResult<Option<T>> {
     if !is_main_thread() {
         let result = warden.block_on(future);
-        if EXITING.load(Ordering::Relaxed) {
-            // A daemon thread: the interpreter takes no notice of it any more, and what ends now is not its error.
-            loop {
-                thread::park();
-            }
-        }
+        rest_if_exiting();
         return Ok(result);
     }
     let mut future = pin!(future);
@@ -77,6 +72,14 @@ static EXITING: AtomicBool = AtomicBool::new(false);
 #[pyfunction]
 pub(crate) fn exiting() {
     EXITING.store(true, Ordering::Relaxed);
+}
+
+/// A daemon thread, at the interpreter's end: nobody takes notice of it any more, and what is closed under its hands now is
+/// no error of its own. Called without the interpreter lock.
+pub(crate) fn rest_if_exiting() {
+    while EXITING.load(Ordering::Relaxed) && !is_main_thread() {
+        thread::park();
+    }
 }
 
 /// Python's main thread is the process's first one.

@@ -6,7 +6,7 @@ use crate::{
     lock::{Ask, Options},
     mailbox::{Mailbox, Outcome, Started},
     views,
-    wait::block_on,
+    wait::{block_on, rest_if_exiting},
 };
 use lockwarden::{Error, Settings, Token, blocking};
 use pyo3::{prelude::*, types::PyDict};
@@ -36,11 +36,13 @@ impl Warden {
     /// The connection of this process; none: there is none yet.
     pub(crate) fn current(&self, py: Python<'_>) -> PyResult<Option<blocking::Warden>> {
         match &*self.connection() {
-            Connection::Open(warden) if warden.is_ours() => Ok(Some(warden.clone())),
+            Connection::Open(warden) if warden.is_ours() => return Ok(Some(warden.clone())),
             // A forked child begins anew.
-            Connection::Open(_) | Connection::None => Ok(None),
-            Connection::Closed => Err(errors::raised(py, &Error::Closed)),
+            Connection::Open(_) | Connection::None => return Ok(None),
+            Connection::Closed => {}
         }
+        py.detach(rest_if_exiting);
+        Err(errors::raised(py, &Error::Closed))
     }
 
     /// The connection of this process, made now if there is none.
