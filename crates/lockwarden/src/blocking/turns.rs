@@ -9,11 +9,13 @@
 use std::{
     future::Future,
     io,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    thread,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
     time::{Duration, Instant},
 };
 use tokio::{runtime::Runtime, sync::Notify, task::AbortHandle};
@@ -30,9 +32,11 @@ const CROWD_LASTS: Duration = Duration::from_millis(50);
 
 pub(super) struct Turns {
     runtime: Runtime,
-    /// How many callers wait, each of whom may drive.
+    /// How many callers wait.
+    waiting: Arc<AtomicUsize>,
+    /// How many of them may drive.
     callers: AtomicUsize,
-    /// How many tasks run for whoever does not wait here, and so cannot drive.
+    /// For how many the warden's own thread must drive, since they cannot.
     tasks: Arc<AtomicUsize>,
     /// When the last caller left, in µs after `began`.
     left_us: AtomicU64,
@@ -43,7 +47,7 @@ pub(super) struct Turns {
     drives: AtomicBool,
     /// A caller has come: it is to let callers drive.
     callers_came: Notify,
-    own: thread::Thread,
+    own: Thread,
     over: AtomicBool,
 }
 
@@ -62,6 +66,7 @@ impl Turns {
         })?;
         let turns = Arc::new(Turns {
             runtime,
+            waiting: Arc::default(),
             callers: AtomicUsize::new(0),
             tasks: Arc::default(),
             left_us: AtomicU64::new(0),
@@ -79,30 +84,51 @@ impl Turns {
 
     /// Waits for the future, and drives the runtime meanwhile if nobody else does.
     pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        let callers = self.callers.fetch_add(1, Ordering::SeqCst) + 1;
-        let _left = Left(self);
-        if callers >= CROWD {
+        let waiting = Counted::one_more(&self.waiting);
+        if self.waiting.load(Ordering::SeqCst) >= CROWD {
             let until_us = self.now_us() + us(CROWD_LASTS);
             self.crowd_until_us.store(until_us, Ordering::SeqCst);
-            if !self.drives.load(Ordering::SeqCst) {
-                self.own.unpark();
-            }
         }
+        if self.now_us() < self.crowd_until_us.load(Ordering::SeqCst) {
+            return self.in_crowd(future);
+        }
+        self.callers.fetch_add(1, Ordering::SeqCst);
+        let _left = Left(self);
+        let _waiting = waiting;
         self.runtime.block_on(future)
     }
 
-    /// Runs a task for whoever does not wait here: until it ends somebody drives.
-    pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        self.tasks.fetch_add(1, Ordering::SeqCst);
-        let counted = Counted(self.tasks.clone());
-        let task = self.watch(async move {
-            let _counted = counted;
-            future.await;
-        });
+    /// Waits for the future while the warden's own thread drives.
+    fn in_crowd<T>(&self, future: impl Future<Output = T>) -> T {
+        let _task = self.needed();
+        let _timers = self.runtime.enter();
+        let mut future = pin!(future);
+        let waker = UNPARK.with(Waker::clone);
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+                return result;
+            }
+            thread::park();
+        }
+    }
+
+    /// Has the warden's own thread drive until this is dropped.
+    fn needed(&self) -> Counted {
+        let task = Counted::one_more(&self.tasks);
         if !self.drives.load(Ordering::SeqCst) {
             self.own.unpark();
         }
         task
+    }
+
+    /// Runs a task for whoever does not wait here: until it ends somebody drives.
+    pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        let needed = self.needed();
+        self.watch(async move {
+            let _needed = needed;
+            future.await;
+        })
     }
 
     /// Runs a task that may wait for long, and go on late by [`REST`].
@@ -148,6 +174,22 @@ impl Turns {
     }
 }
 
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+thread_local! {
+    static UNPARK: Waker = Arc::new(Unpark(thread::current())).into();
+}
+
 fn us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
@@ -167,8 +209,15 @@ impl Drop for Left<'_> {
     }
 }
 
-/// A task that somebody has begun.
+/// One of those that are counted, until it is dropped.
 struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn one_more(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::SeqCst);
+        Counted(count.clone())
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
