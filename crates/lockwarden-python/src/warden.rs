@@ -152,12 +152,11 @@ impl Warden {
     }
 
     /// The names that hold anything.
-    #[pyo3(signature = (*, foreign=false))]
-    fn names(&self, py: Python<'_>, foreign: bool) -> PyResult<Vec<String>> {
+    fn names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let warden = self.connected(py)?;
         let (mut names, mut cursor) = (Vec::new(), 0);
         loop {
-            let page = Warden::ask(py, &warden, warden.as_async().page(cursor, foreign))?;
+            let page = Warden::ask(py, &warden, warden.as_async().page(cursor, false))?;
             names.extend(page.names.iter().map(|name| name.as_str().to_owned()));
             cursor = page.cursor;
             if cursor == 0 {

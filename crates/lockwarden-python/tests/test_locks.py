@@ -66,6 +66,18 @@ def test_c02_no_body_without_the_lock(warden, name):
     assert isinstance(caught.value, TimeoutError) and caught.value.retry_helps
 
 
+def test_c24_however_short_the_wait_a_free_lock_is_acquired(warden, name):
+    """There is always one try."""
+    lock = warden.lock(name)
+    for _ in range(200):
+        assert lock.acquire(timeout=1e-6)
+        lock.release()
+    with warden.lock(name, owner="other"):
+        with pytest.raises((lockwarden.Timeout, lockwarden.Busy)):
+            with warden.lock(name, wait=1e-6):
+                pytest.fail("the body ran")
+
+
 def test_no_wait_is_busy(warden, name):
     with warden.lock(name):
 

@@ -429,6 +429,14 @@ class Lock:
         return self._holds
 
     def _take(self, wait: Optional[float]) -> Held:
+        try:
+            return self._take_once(wait)
+        except Timeout as unanswered:
+            if not _was_too_short(wait, unanswered):
+                raise
+            return self._take_once(0.0)
+
+    def _take_once(self, wait: Optional[float]) -> Held:
         owner = self._asker()
         native = self.warden._native
         place = self._site or site()
@@ -446,6 +454,14 @@ class Lock:
         return held
 
     async def _take_async(self, wait: Optional[float]) -> Held:
+        try:
+            return await self._take_once_async(wait)
+        except Timeout as unanswered:
+            if not _was_too_short(wait, unanswered):
+                raise
+            return await self._take_once_async(0.0)
+
+    async def _take_once_async(self, wait: Optional[float]) -> Held:
         owner = self._asker()
         loop = asyncio.get_running_loop()
         future = loop.create_future()
@@ -509,6 +525,14 @@ class Lock:
 
 
 _CANCELLED = "the lock is lost"
+
+# Less than some stores need to answer.
+_SHORT_S = 0.05
+
+
+def _was_too_short(wait: Optional[float], refused: Timeout) -> bool:
+    """Was the wait over before the store had said anything? Then the lock may be free: there is always one try."""
+    return wait is not None and wait < _SHORT_S and refused.reason is None
 
 
 def _cancel(task: "asyncio.Task[Any]") -> None:

@@ -132,9 +132,10 @@ class Warden:
         """What stands about a name: its ``holders`` and its ``queue``, in order."""
         return self._native.show(_name(name))
 
-    def names(self, *, foreign: bool = False) -> List[str]:
-        """The names that hold anything. ``foreign``: those of other libraries' locks, too."""
-        return self._native.names(foreign=foreign)
+    def names(self) -> List[str]:
+        """The names of all locks that are held or waited for. (On Redis, of other libraries' locks those whose value
+        looks like a lock's.)"""
+        return self._native.names()
 
     def revoke(self, name: str, token: bytes, *, delayed: bool = False) -> float:
         """Takes a lock away from the holder with this token, and says in how many s it ends. ``delayed``: the holder

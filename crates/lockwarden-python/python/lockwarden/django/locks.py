@@ -10,10 +10,9 @@ from typing import Any, Dict, List, Optional
 from .._warden import Warden
 
 
-def names(its: Warden, pattern: Optional[str] = None, foreign: bool = False) -> List[str]:
+def names(its: Warden, pattern: Optional[str] = None) -> List[str]:
     """The names that hold anything, in order; ``pattern``: those that it matches, as of a shell."""
-    every = its.names(foreign=foreign)
-    return [name for name in every if pattern is None or fnmatch.fnmatchcase(name, pattern)]
+    return [name for name in its.names() if pattern is None or fnmatch.fnmatchcase(name, pattern)]
 
 
 def view(its: Warden, name: str) -> Dict[str, Any]:

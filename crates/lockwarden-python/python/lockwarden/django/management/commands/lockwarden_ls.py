@@ -20,13 +20,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("pattern", nargs="?", help="only names that match, as in a shell: 'stock:*'")
-        parser.add_argument("--foreign", action="store_true", help="those of other libraries, too")
         parser.add_argument("--json", action="store_true", help="one JSON array, for programs")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             its = warden()
-            found = locks.names(its, options["pattern"], options["foreign"])
+            found = locks.names(its, options["pattern"])
             views = [locks.view(its, name) for name in found]
         except Error as error:
             raise CommandError(shown(str(error))) from None
