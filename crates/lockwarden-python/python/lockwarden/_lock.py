@@ -434,7 +434,10 @@ class Lock:
         except Timeout as unanswered:
             if not _was_too_short(wait, unanswered):
                 raise
-            return self._take_once(0.0)
+            try:
+                return self._take_once(0.0)
+            except Busy as busy:
+                raise _told(unanswered, busy) from None
 
     def _take_once(self, wait: Optional[float]) -> Held:
         owner = self._asker()
@@ -459,7 +462,10 @@ class Lock:
         except Timeout as unanswered:
             if not _was_too_short(wait, unanswered):
                 raise
-            return await self._take_once_async(0.0)
+            try:
+                return await self._take_once_async(0.0)
+            except Busy as busy:
+                raise _told(unanswered, busy) from None
 
     async def _take_once_async(self, wait: Optional[float]) -> Held:
         owner = self._asker()
@@ -539,3 +545,9 @@ def _cancel(task: "asyncio.Task[Any]") -> None:
     task.cancel(_CANCELLED)
 
 
+
+
+def _told(unanswered: Timeout, busy: Busy) -> Timeout:
+    """The wait that was too short, with what the store said after all."""
+    facts = {**unanswered.facts, **busy.facts}
+    return Timeout(busy.message, retry_helps=True, facts=facts)
