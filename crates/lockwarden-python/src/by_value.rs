@@ -3,7 +3,7 @@
 use crate::{
     errors,
     lock::duration,
-    mailbox::{Mailbox, Outcome, Started},
+    mailbox::{Address, Mailbox, Outcome, Started},
     warden::Warden,
 };
 use lockwarden::Extension;
@@ -50,12 +50,10 @@ pub(crate) fn start_extend_by_value(
 ) -> PyResult<()> {
     let (length, how) = (duration(py, "an extension", length)?, extension(py, how)?);
     let warden = warden.connected(py)?;
-    let (mailbox, caller) = (mailbox.inner.clone(), warden.as_async().clone());
-    let extended = async move {
-        let result = caller.extend_by_value(&name, &value, length, how).await;
-        mailbox.leave(future, Outcome::Extended(result));
-    };
-    Started::of(py, warden.spawn(extended)).map(drop)
+    let (address, caller) = (Address::new(mailbox, future), warden.as_async().clone());
+    let extended =
+        async move { Outcome::Extended(caller.extend_by_value(&name, &value, length, how).await) };
+    Started::spawn(py, &warden, address, extended).map(drop)
 }
 
 /// Releases a lock.
@@ -81,10 +79,7 @@ pub(crate) fn start_release_by_value(
     future: Py<PyAny>,
 ) -> PyResult<()> {
     let warden = warden.connected(py)?;
-    let (mailbox, caller) = (mailbox.inner.clone(), warden.as_async().clone());
-    let released = async move {
-        let result = caller.release_by_value(&name, &value).await;
-        mailbox.leave(future, Outcome::Done(result));
-    };
-    Started::of(py, warden.spawn(released)).map(drop)
+    let (address, caller) = (Address::new(mailbox, future), warden.as_async().clone());
+    let released = async move { Outcome::Done(caller.release_by_value(&name, &value).await) };
+    Started::spawn(py, &warden, address, released).map(drop)
 }

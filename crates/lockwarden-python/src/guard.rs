@@ -3,23 +3,72 @@
 use crate::{
     errors,
     lock::duration,
-    mailbox::{Mailbox, Outcome, Started},
+    mailbox::{Address, Mailbox, Outcome, Started},
     views,
     wait::{block_on, run},
     warden::Warden,
 };
 use lockwarden::{Error, State, blocking};
 use pyo3::{prelude::*, types::PyBytes};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+};
+use tokio::sync::Notify;
 
 #[pyclass(frozen, module = "lockwarden._native")]
 pub(crate) struct Guard {
     /// None: released. Written without the interpreter lock; whoever has that only tries.
     held: RwLock<Option<lockwarden::Guard>>,
-    /// As they are at the latest; a conversion changes them.
+    /// As they are at the latest; a conversion changes them. Locked only with the interpreter lock.
     facts: Mutex<Facts>,
+    /// Told when it is released, or gone.
+    ended: Ended,
+    /// Whose it is.
+    process: u32,
     names: Vec<String>,
     warden: Py<Warden>,
+}
+
+/// Tells those who wait for a loss that there will be none.
+#[derive(Clone, Default)]
+struct Ended(Arc<(AtomicBool, Notify)>);
+
+impl Ended {
+    fn tell(&self) {
+        self.0.0.store(true, Ordering::SeqCst);
+        self.0.1.notify_waiters();
+    }
+
+    /// The loss, or none where the guard ended before.
+    fn or<T, F: Future<Output = T>>(&self, lost: F) -> impl Future<Output = Option<T>> + use<T, F> {
+        let ended = self.clone();
+        async move {
+            let (is_over, told) = &*ended.0;
+            let told = told.notified();
+            let (mut told, mut lost) = (pin!(told), pin!(lost));
+            // From here on it hears.
+            told.as_mut().enable();
+            poll_fn(|cx| {
+                if is_over.load(Ordering::SeqCst) || told.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
+                lost.as_mut().poll(cx).map(Some)
+            })
+            .await
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.ended.tell();
+    }
 }
 
 #[derive(Clone)]
@@ -40,6 +89,8 @@ impl Guard {
             facts: Mutex::new(Facts::of(&guard)),
             names: guard.names().map(|name| name.as_str().to_owned()).collect(),
             held: RwLock::new(Some(guard)),
+            ended: Ended::default(),
+            process: std::process::id(),
             warden,
         }
     }
@@ -55,16 +106,13 @@ impl Guard {
         held.as_ref().map(ask)
     }
 
-    /// Is it another process's, from before a fork? Then its mutexes may be locked for ever.
-    fn is_inherited(&self) -> bool {
-        self.ask(lockwarden::Guard::state) == Some(State::Lost(lockwarden::Loss::Forked))
-    }
-
-    /// Takes the guard out, to end it; called without the interpreter lock.
+    /// Takes the guard out, to end it; called without the interpreter lock. None, too, in a forked child, which must not
+    /// wait for a lock that another thread had in the moment of the fork.
     fn take(&self) -> Option<lockwarden::Guard> {
-        if self.is_inherited() {
+        if self.process != std::process::id() {
             return None;
         }
+        self.ended.tell();
         self.held.write().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -104,14 +152,12 @@ impl Guard {
             let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
             let guard = held.as_mut();
             guard
-                .map(|guard| {
-                    let result = convert(&warden, guard)?;
-                    *self.facts() = Facts::of(guard);
-                    Ok::<_, PyErr>(result)
-                })
+                .map(|guard| Ok::<_, PyErr>((convert(&warden, guard)?, Facts::of(guard))))
                 .transpose()
         });
-        self.told(py, converted?.flatten())
+        let Some((result, facts)) = converted? else { return Err(self.not_held(py)) };
+        *self.facts() = facts;
+        self.told(py, result)
     }
 }
 
@@ -172,12 +218,10 @@ impl Guard {
         future: Py<PyAny>,
     ) -> PyResult<Option<Started>> {
         let Some(lost) = self.ask(lockwarden::Guard::lost) else { return Ok(None) };
-        let mailbox = mailbox.inner.clone();
-        let told = async move {
-            let loss = lost.await;
-            mailbox.leave(future, Outcome::Lost(loss));
-        };
-        Started::of(py, self.warden(py)?.watch(told)).map(Some)
+        let address = Address::new(mailbox, future);
+        let lost = self.ended.or(lost);
+        Started::watch(py, &self.warden(py)?, address, async move { Outcome::Lost(lost.await) })
+            .map(Some)
     }
 
     /// Waits until it is lost, and says why; none: it is released, or `wait` (s) is over.
@@ -185,10 +229,11 @@ impl Guard {
     fn wait_lost(&self, py: Python<'_>, wait: Option<f64>) -> PyResult<Option<&'static str>> {
         let Some(lost) = self.ask(lockwarden::Guard::lost) else { return Ok(None) };
         let wait = wait.map(|wait| duration(py, "a wait", wait)).transpose()?;
+        let lost = self.ended.or(lost);
         let lost = async move {
             match wait {
-                None => Some(lost.await),
-                Some(wait) => tokio::time::timeout(wait, lost).await.ok(),
+                None => lost.await,
+                Some(wait) => tokio::time::timeout(wait, lost).await.ok().flatten(),
             }
         };
         Ok(block_on(py, &self.warden(py)?, lost)?.flatten().map(views::loss))
@@ -236,12 +281,9 @@ impl Guard {
     fn start_release(&self, py: Python<'_>, mailbox: &Mailbox, future: Py<PyAny>) -> PyResult<()> {
         let warden = self.warden(py)?;
         let guard = self.taken(py)?;
-        let mailbox = mailbox.inner.clone();
-        let released = async move {
-            let result = guard.release().await;
-            mailbox.leave(future, Outcome::Done(result));
-        };
-        Started::of(py, warden.spawn(released)).map(drop)
+        let address = Address::new(mailbox, future);
+        let released = async move { Outcome::Done(guard.release().await) };
+        Started::spawn(py, &warden, address, released).map(drop)
     }
 
     /// Ends the handle in the background, and leaves the key its value and what is left of its lease.

@@ -74,11 +74,15 @@ pub(crate) fn exiting() {
     EXITING.store(true, Ordering::Relaxed);
 }
 
+/// How long a daemon thread rests: the interpreter is gone by then, or somebody waits for the thread.
+const EXIT_LASTS: Duration = Duration::from_secs(1);
+
 /// A daemon thread, at the interpreter's end: nobody takes notice of it any more, and what is closed under its hands now is
-/// no error of its own. Called without the interpreter lock.
+/// no error of its own. But other handlers of the exit may wait for it: so it is told in the end. Called without the
+/// interpreter lock.
 pub(crate) fn rest_if_exiting() {
-    while EXITING.load(Ordering::Relaxed) && !is_main_thread() {
-        thread::park();
+    if EXITING.load(Ordering::Relaxed) && !is_main_thread() {
+        thread::sleep(EXIT_LASTS);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     errors,
     guard::Guard,
     lock::{Ask, Options},
-    mailbox::{Mailbox, Outcome, Started},
+    mailbox::{Address, Mailbox, Outcome, Started},
     views,
     wait::{block_on, rest_if_exiting},
 };
@@ -137,12 +137,10 @@ impl Warden {
         let py = slf.py();
         let warden = slf.get().connected(py)?;
         let lock = options.lock(py, warden.as_async(), &Ask { wait, owner, site, value })?;
-        let (mailbox, keep) = (mailbox.inner.clone(), slf.clone().unbind());
-        let acquired = async move {
-            let result = lock.acquire().await;
-            mailbox.leave(future, Outcome::Acquired(result.map(|guard| (guard, keep))));
-        };
-        Started::of(py, warden.spawn(acquired))
+        let (address, keep) = (Address::new(mailbox, future), slf.clone().unbind());
+        let acquired =
+            async move { Outcome::Acquired(lock.acquire().await.map(|guard| (guard, keep))) };
+        Started::spawn(py, &warden, address, acquired)
     }
 
     /// What stands about a name.

@@ -208,3 +208,75 @@ def test_many_loops(warden, name):
     for _ in range(30):
         assert asyncio.run(all_of_them()) == list(range(20))
     assert len(os.listdir("/proc/self/fd")) < 200
+
+
+async def test_close_leaves_nobody_waiting(server, name):
+    """Whoever waits when the warden is closed is told so, however close it is."""
+    for _ in range(10):
+        warden = lockwarden.connect(server.url())
+        tasks = [
+            asyncio.create_task(warden.lock(f"{name}-{number}").acquire_async())
+            for number in range(50)
+        ]
+        await asyncio.sleep(0)
+        warden.close()
+        done, waiting = await asyncio.wait(tasks, timeout=10)
+        assert not waiting
+        for task in done:
+            assert task.exception() is None or task.exception().code == "closed"
+
+
+async def test_waiting_for_a_loss_ends_with_the_release(warden, name):
+    held = await warden.lock(name).__aenter__()
+    waits = asyncio.create_task(held.lost.wait_async())
+    await asyncio.sleep(0)
+    await held.release_async()
+    assert await asyncio.wait_for(waits, 10) is None
+
+
+async def test_a_callback_that_fails_does_not_silence_others(warden, name):
+    def bad(reason):
+        raise RuntimeError("the callback's own fault")
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    async with warden.lock(name, on_lost=bad, if_lost="ignore") as held:
+        warden.revoke(name, held.token)
+        # Its grant comes in the same batch, or the next.
+        assert await asyncio.wait_for(warden.lock(name + "-other").acquire_async(), 10)
+
+
+def test_a_loop_that_is_closed_with_something_pending(warden, name):
+    lock = warden.lock(name)
+
+    async def begin():
+        future = asyncio.ensure_future(lock.acquire_async())
+        await asyncio.sleep(0.05)
+        return future
+
+    with warden.lock(name, owner="holder"):
+        loop = asyncio.new_event_loop()
+        pending = loop.run_until_complete(begin())
+        loop.close()
+
+        async def look():
+            await warden.lock(name + "-x").acquire_async()
+
+        asyncio.run(look())
+    del pending
+    until = time.monotonic() + 10
+    while warden.show(name)["holders"]:
+        assert time.monotonic() < until, "a loop that is closed holds it"
+        time.sleep(0.01)
+
+
+async def test_async_generators_may_be_closed_by_another_task(warden, name):
+    lock = warden.lock(name)
+
+    async def held():
+        async with lock:
+            yield
+
+    generator = held()
+    await asyncio.create_task(generator.__anext__())
+    await asyncio.create_task(generator.aclose())
+    assert not lock.locked()

@@ -153,3 +153,39 @@ lock.acquire(); print("held"); sys.stdin.read()
         waits.join(20)
         assert got and got[0] - killed < 2
         lock.release()
+
+
+def test_c14_the_memory_store_of_a_child_is_its_own(name):
+    warden = lockwarden.connect("memory:")
+    over = threading.Event()
+
+    def work(number):
+        while not over.is_set():
+            with warden.lock(f"{name}-{number}"):
+                pass
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        with warden.lock(name):
+            for _ in range(30):
+                assert forked(lambda: warden.lock(name).acquire(timeout=5)) == 0
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_relative_directory_stays_where_it_was(tmp_path, monkeypatch, name):
+    """The store of a daemon that goes elsewhere and forks is the same one."""
+    monkeypatch.chdir(tmp_path)
+    warden = lockwarden.connect("file:locks")
+    with warden.lock(name):
+
+        def child():
+            os.chdir("/")
+            return warden.lock(name).acquire(blocking=False) is False
+
+        assert forked(child) == 0
+    warden.close()

@@ -84,3 +84,58 @@ def nested(a, b):
 print(sorted(it.get(timeout=20) for it in [gevent.spawn(nested, one, two), gevent.spawn(nested, two, one)]))
 """
     assert run(child, server, name, body) == ["['deadlock', 'fine']"]
+
+
+def test_c39_a_grant_that_comes_too_late_is_given_back(child, server, name):
+    """The hub is busy in the moment of the grant, and then the limit is over."""
+    body = """
+held = warden.lock(name, owner="holder").__enter__()
+late = 0
+def wait():
+    global late
+    try:
+        with gevent.Timeout(0.05):
+            with warden.lock(name): pass
+    except gevent.Timeout:
+        late += 1
+for _ in range(6):
+    waits = gevent.spawn(wait)
+    gevent.sleep(0.03)
+    held.release()
+    until = time.monotonic() + 0.1
+    while time.monotonic() < until: pass
+    waits.join()
+    with gevent.Timeout(10):
+        held = warden.lock(name, owner="holder").__enter__()
+print("fine", late)
+"""
+    assert run(child, server, name, body)[0].startswith("fine")
+
+
+def test_c40_everything_that_asks_the_store_gives_way(child, own_server, name):
+    body = """
+import os, signal
+held = warden.lock(name).__enter__()
+ticks = 0
+def tick():
+    global ticks
+    while True:
+        gevent.sleep(0.01); ticks += 1
+gevent.spawn(tick)
+os.kill(int(sys.argv[3]), signal.SIGSTOP)
+def cont():
+    gevent.sleep(0.3); os.kill(int(sys.argv[3]), signal.SIGCONT)
+gevent.spawn(cont)
+held.extend(20)
+before = ticks
+print(before > 5)
+warden.show(name); warden.names()
+"""
+    code = (
+        "from gevent import monkey; monkey.patch_all()\n"
+        "import sys, time, gevent, lockwarden\n"
+        "warden = lockwarden.connect(sys.argv[1]); name = sys.argv[2]\n" + body
+    )
+    process = child(code, own_server.url(), name, str(own_server.process.pid))
+    assert process.line() == "True"
+    assert process.wait(30) == 0

@@ -383,3 +383,123 @@ def test_ten_thousand_that_time_out_leave_nothing(warden, name, server):
         eventually(lambda: not warden.show(name)["queue"], what="an empty queue")
         assert not lock._holds
     eventually(lambda: not server.keys(), timeout=70, what="an empty database")
+
+
+def test_with_gives_back_what_it_entered_and_no_other(warden, name):
+    """A nested hold that is released early does not end the outer one."""
+    lock = warden.lock(name)
+    with lock as outer:
+        with lock as inner:
+            inner.release()
+        assert outer.check()
+        with lock as inner:
+            lock.release()
+        assert outer.check()
+    assert not outer.check() and not lock.locked()
+
+
+def test_with_may_be_left_by_another_thread(warden, name):
+    lock = warden.lock(name)
+    lock.__enter__()
+    in_thread(lambda: lock.__exit__(None, None, None))
+    assert not lock.locked()
+    with pytest.raises(lockwarden.NotHeld):
+        lock.__exit__(None, None, None)
+
+
+def test_not_reentrant(warden, name):
+    lock = warden.lock(name, reentrant=False)
+    with lock as held:
+        assert lock.held is held
+        assert lock.acquire(blocking=False) is False
+    assert not lock.locked()
+
+
+def test_waiting_for_a_loss_ends_with_the_release(warden, name):
+    held = warden.lock(name).__enter__()
+    results = []
+    waits = threading.Thread(target=lambda: results.append(held.lost.wait()))
+    waits.start()
+    held.release()
+    waits.join(10)
+    assert results == [False]
+
+
+def test_one_callback_that_fails_does_not_silence_the_others(warden, name):
+    told = []
+
+    def bad(reason):
+        told.append(reason)
+        raise RuntimeError("the callback's own fault")
+
+    hook, threading.excepthook = threading.excepthook, lambda *_: None
+    try:
+        locks = [warden.lock(f"{name}-{n}", on_lost=bad, if_lost="ignore") for n in range(5)]
+        helds = [lock.__enter__() for lock in locks]
+        for held in helds:
+            warden.revoke(held.name, held.token)
+        eventually(lambda: len(told) == 5, what="all five")
+    finally:
+        threading.excepthook = hook
+
+
+def test_c19_who_listens_to_their_own_lock_is_collected(warden, name, server):
+    class Job:
+        def __init__(self):
+            self.lock = warden.lock(name, on_lost=self.lost)
+            self.lock.acquire()
+
+        def lost(self, reason):
+            pass
+
+    Job()
+    gc.collect()
+    eventually(lambda: not server.redis.exists(name), what="the release")
+
+
+def test_signals_around_a_grant_leave_nothing(server, warden, name, child):
+    """What a handler raises at any moment of a `with` leaves no lock, but for a few instructions of the interpreter."""
+    code = """
+import sys, signal, random, lockwarden
+class Alarm(Exception): pass
+def ring(*_): raise Alarm
+signal.signal(signal.SIGALRM, ring)
+warden = lockwarden.connect(sys.argv[1])
+hits = left = 0
+for n in range(4000):
+    name = f"{sys.argv[2]}-{n}"
+    lock = warden.lock(name)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(10e-6, 400e-6))
+        with lock: pass
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Alarm:
+        hits += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    left += bool(lock._holds)
+print(hits, left)
+"""
+    hits, left = map(int, child(code, server.url(), name).line().split())
+    assert hits > 100 and left <= hits // 50, (hits, left)
+
+
+def test_an_exit_handler_may_join_a_thread_that_waits(server, name):
+    code = f"""
+import atexit, threading
+stop = threading.Event()
+atexit.register(lambda: (stop.set(), thread.join()))
+import lockwarden
+warden = lockwarden.connect({server.url()!r})
+held = warden.lock({name!r}).__enter__()
+def work():
+    while not stop.is_set():
+        try:
+            warden.lock({name!r}, wait=0.01).acquire(timeout=0.01)
+        except lockwarden.Error:
+            pass
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -17,7 +17,7 @@ use crate::{
 };
 use std::{fmt, future::Future, ops::Deref, sync::Arc, time::Duration};
 use tokio::{runtime::Builder, task::AbortHandle};
-use turns::Turns;
+use turns::{LAST, Turns};
 
 mod turns;
 
@@ -52,9 +52,6 @@ struct Thread {
     turns: Unforked<Arc<Turns>>,
     shared: Arc<Shared>,
 }
-
-/// How long the thread goes on at most after the last handle is gone, to release what was held.
-const LAST: Duration = Duration::from_secs(3);
 
 impl Drop for Thread {
     /// What was dropped just before is released by the driver, which needs the thread for it.

@@ -34,7 +34,8 @@ class Call(Generic[T]):
         started = self._start(_waiting.mailbox(loop), future)
         try:
             return await future
-        except asyncio.CancelledError:
+        except BaseException:
+            # Cancelled, or its loop is gone.
             if started is not None:
                 started.cancel()
             # It was granted in the very moment in which it was cancelled.

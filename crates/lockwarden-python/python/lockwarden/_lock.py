@@ -94,7 +94,7 @@ class Lost:
         return self._guard.loss
 
     def wait(self, timeout: Optional[Seconds] = None) -> bool:
-        """Waits until it is lost; False: it was not within ``timeout`` s, or it is released."""
+        """Waits until it is lost; False: it was not within ``timeout`` s, or it was released."""
         limit = optional_seconds("a timeout", timeout)
         if self.is_set():
             return True
@@ -107,33 +107,37 @@ class Lost:
             return gevent.with_timeout(limit, wait, timeout_value=None) is not None
         return self._guard.wait_lost(limit) is not None
 
-    async def wait_async(self) -> str:
-        """Waits until it is lost, and says why."""
+    async def wait_async(self) -> Optional[str]:
+        """Waits until it is lost, and says why; None: it was released."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         started = self._started(_waiting.mailbox(loop), future)
         try:
-            return str(await future)
+            reason: Optional[str] = await future
+            return reason
         finally:
-            started.cancel()
+            if started is not None:
+                started.cancel()
 
     def _started(self, box: Any, future: Any) -> Any:
         started = self._guard.start_lost(box, future)
         if started is None:
-            raise NotHeld("the lock was released: it cannot be lost any more")
+            future.set_result(None)
         return started
 
 
 class Held:
     """A lock that is held, or several together. What ``with`` gives, and :attr:`Lock.held`."""
 
-    __slots__ = ("_guard", "_lock", "_owner", "_scope", "_watches", "lost")
+    __slots__ = ("__weakref__", "_ended", "_guard", "_lock", "_owner", "_scope", "_watches", "lost")
 
     def __init__(self, lock: "Lock", owner: str, guard: "Guard") -> None:
         self._guard = guard
         self._lock = lock
         self._owner = owner
-        self._watches: List[Any] = []
+        self._watches: List[_waiting.Listening] = []
+        # Released or handed over here. (Lost is another matter.)
+        self._ended = False
         self._scope = _scope.current()
         self.lost = Lost(guard)
         if self._scope is not None:
@@ -175,19 +179,19 @@ class Held:
 
     def extend(self, lease: Seconds) -> None:
         """Sets the lease to this long from now, for all later renewals, too. It never adds."""
-        self._guard.extend(seconds("a lease", lease))
+        _waiting.give_way(self._guard.extend, seconds("a lease", lease))
 
     def downgrade(self) -> None:
         """Goes on holding it, but shares it with readers from now on."""
-        self._guard.downgrade()
+        _waiting.give_way(self._guard.downgrade)
 
     def try_upgrade(self) -> None:
         """Holds it alone from now on. :class:`Busy`, if others share it: it never waits for that."""
-        self._guard.try_upgrade()
+        _waiting.give_way(self._guard.try_upgrade)
 
     def hand_over(self, keep: Seconds) -> str:
         """Gives it to another task or process: :meth:`Warden.adopt` takes what this returns, within ``keep`` s."""
-        text = self._guard.hand_over(seconds("a keep", keep))
+        text = str(_waiting.give_way(self._guard.hand_over, seconds("a keep", keep)))
         self._forget()
         return text
 
@@ -211,13 +215,13 @@ class Held:
         """Has this called, with the reason, when it is lost: on a thread of its own, whatever other threads do."""
         self._watch(_waiting.when_lost(self._guard, call))
 
-    def _watch(self, started: Any) -> None:
-        if started is not None:
-            self._watches.append(started)
+    def _watch(self, listening: _waiting.Listening) -> None:
+        self._watches.append(listening)
 
     def _forget(self) -> None:
-        for started in self._watches:
-            started.cancel()
+        self._ended = True
+        for listening in self._watches:
+            listening.cancel()
         self._watches.clear()
         if self._scope is not None:
             self._scope.discard(self)
@@ -247,6 +251,7 @@ class Lock:
         on_lost: Optional[Callable[[str], Any]],
         cancel_on_lost: bool,
         if_lost: str,
+        reentrant: bool = True,
     ) -> None:
         if if_lost not in ("raise", "log", "ignore"):
             raise Invalid(f'if_lost is "raise", "log" or "ignore", not {if_lost!r}')
@@ -257,13 +262,15 @@ class Lock:
         self._options = options
         self._wait = wait
         self._owner = owner
+        self._reentrant = reentrant
         self._on_lost = on_lost
         self._cancel_on_lost = cancel_on_lost
         self._if_lost = if_lost
         # Where it is acquired, for people; None: whoever calls.
         self._site: Optional[str] = None
-        # By owner, the latest last.
+        # By owner, the latest last; and those of them that a `with` has entered.
         self._holds: Dict[str, List[Held]] = {}
+        self._entered: Dict[str, List[Held]] = {}
         self._process = _owners.process()
 
     @property
@@ -328,7 +335,7 @@ class Lock:
         await self._last().release_async()
 
     def __enter__(self) -> Held:
-        return self._take(self._wait)
+        return self._enter(self._take(self._wait))
 
     def __exit__(
         self,
@@ -336,17 +343,21 @@ class Lock:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        held = self.held
+        held = self._leave(error)
         if held is None:
-            # Released, or handed over, inside.
             return
         try:
             held.release()
         except Error as failed:
             self._ended(failed, error)
+        except BaseException:
+            # A signal's handler: the lock is given back all the same.
+            held._forget()
+            held._guard.drop()
+            raise
 
     async def __aenter__(self) -> Held:
-        return await self._take_async(self._wait)
+        return self._enter(await self._take_async(self._wait))
 
     async def __aexit__(
         self,
@@ -354,7 +365,7 @@ class Lock:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        held = self.held
+        held = self._leave(error)
         if held is None:
             return
         cancelled_for = held.lost.reason if self._cancel_on_lost else None
@@ -373,6 +384,28 @@ class Lock:
                     uncancel()
                 raise failed from None
             self._ended(failed, error)
+
+    def _enter(self, held: Held) -> Held:
+        self._mine()
+        self._entered.setdefault(held._owner, []).append(held)
+        return held
+
+    def _leave(self, error: Optional[BaseException]) -> Optional[Held]:
+        """What this ``with`` has entered, to be released now; None: it was released or handed over inside."""
+        self._mine()
+        owner = self._asker()
+        if owner not in self._entered and len(self._entered) == 1:
+            # It is left by another thread or task than entered it: generators may be.
+            (owner,) = self._entered
+        entered = self._entered.get(owner)
+        if not entered:
+            names = ", ".join(self.names)
+            self._ended(NotHeld(f"the lock {names} is left by somebody who has not entered it"), error)
+            return None
+        held = entered.pop()
+        if not entered:
+            del self._entered[owner]
+        return None if held._ended else held
 
     def _ended(self, failed: Error, error: Optional[BaseException]) -> None:
         """A release failed. What the body raised is never hidden (C03)."""
@@ -425,7 +458,7 @@ class Lock:
     def _mine(self) -> Dict[str, List[Held]]:
         if self._process is not _owners.process():
             # A forked child holds nothing of its parent's.
-            self._holds, self._process = {}, _owners.process()
+            self._holds, self._entered, self._process = {}, {}, _owners.process()
         return self._holds
 
     def _take(self, wait: Optional[float]) -> Held:
@@ -441,20 +474,26 @@ class Lock:
 
     def _take_once(self, wait: Optional[float]) -> Held:
         owner = self._asker()
+        told = owner if self._reentrant else None
         native = self.warden._native
         place = self._site or site()
         if _waiting.is_green():
             guard = _waiting.wait_green(
                 lambda box, future: native.start_acquire(
-                    self._options, box, future, wait=wait, owner=owner, site=place
+                    self._options, box, future, wait=wait, owner=told, site=place
                 )
             )
         else:
-            guard = native.acquire(self._options, wait=wait, owner=owner, site=place)
-        held = self._took(owner, guard)
-        if self._on_lost is not None:
-            held.on_lost(self._on_lost)
-        return held
+            guard = native.acquire(self._options, wait=wait, owner=told, site=place)
+        try:
+            held = self._took(owner, guard)
+            if self._on_lost is not None:
+                held.on_lost(self._on_lost)
+            return held
+        except BaseException:
+            # A signal's handler, in the moment of the grant.
+            self._drop(guard)
+            raise
 
     async def _take_async(self, wait: Optional[float]) -> Held:
         try:
@@ -470,18 +509,21 @@ class Lock:
     async def _take_once_async(self, wait: Optional[float]) -> Held:
         owner = self._asker()
         loop = asyncio.get_running_loop()
+        if not self.warden._is_open:
+            await self.warden._opened()
         future = loop.create_future()
         started = self.warden._native.start_acquire(
             self._options,
             _waiting.mailbox(loop),
             future,
             wait=wait,
-            owner=owner,
+            owner=owner if self._reentrant else None,
             site=self._site or site(),
         )
         try:
             guard = await future
-        except asyncio.CancelledError:
+        except BaseException:
+            # Cancelled, or its loop is gone.
             started.cancel()
             # It was granted in the very moment in which it was cancelled.
             if future.done() and not future.cancelled() and future.exception() is None:
@@ -503,6 +545,12 @@ class Lock:
         held = Held(self, owner, guard)
         self._mine().setdefault(owner, []).append(held)
         return held
+
+    def _drop(self, guard: "Guard") -> None:
+        for held in [held for holds in self._mine().values() for held in holds]:
+            if held._guard is guard:
+                held._forget()
+        guard.drop()
 
     def _forget(self, held: Held) -> None:
         mine = self._mine().get(held._owner, [])
@@ -543,8 +591,6 @@ def _was_too_short(wait: Optional[float], refused: Timeout) -> bool:
 
 def _cancel(task: "asyncio.Task[Any]") -> None:
     task.cancel(_CANCELLED)
-
-
 
 
 def _told(unanswered: Timeout, busy: Busy) -> Timeout:

@@ -59,7 +59,7 @@ def process() -> str:
     return _process
 
 
-def _task() -> Any:
+def task() -> Any:
     """The asyncio task that runs in this thread, if one does."""
     try:
         return asyncio.current_task()
@@ -82,9 +82,9 @@ def current() -> str:
     given = _given.get()
     if given is not None:
         return given
-    task = _task()
-    if task is not None:
-        return _remembered(_tasks, task, "a")
+    its = task()
+    if its is not None:
+        return _remembered(_tasks, its, "a")
     greenlet = greenlet_parent()
     if greenlet is not None:
         return _remembered(_greenlets, greenlet, "g")
@@ -92,6 +92,16 @@ def current() -> str:
     if text is None:
         text = _threads.text = f"{_process}.t{next(_count)}"
     return text
+
+
+# What the store allows.
+_LONGEST = 512
+
+
+def part_of_current(part: str) -> str:
+    """An owner of its own in this line of execution."""
+    text = f"{current()}.{part}"
+    return text if len(text) <= _LONGEST else uuid.uuid5(uuid.NAMESPACE_URL, text).hex
 
 
 def _remembered(known: Any, of: Any, kind: str) -> str:

@@ -20,6 +20,11 @@ def mailbox(loop: asyncio.AbstractEventLoop) -> Mailbox:
     """The one of this loop."""
     box = _loops.get(loop)
     if box is None:
+        for other, its in list(_loops.items()):
+            if other.is_closed():
+                # What is granted to it would be nobody's, for ever.
+                its.close()
+                del _loops[other]
         box = _loops[loop] = Mailbox()
         loop.add_reader(box.fileno(), box.drain)
     return box
@@ -42,6 +47,8 @@ class _Hub:
         self.waiting -= 1
         if self.waiting == 0:
             self.watcher.stop()
+            # What came after the hub had looked last.
+            self.box.drain()
 
 
 class _Greenlet:
@@ -96,22 +103,40 @@ def wait_green(start: Callable[[Mailbox, Any], Any]) -> Any:
         its.leave()
 
 
-class _Told:
-    """What is to be called, in the shape of a future."""
+class Listening:
+    """Somebody to be called when a lock is lost, for as long as this object lives."""
 
     def __init__(self, call: Callable[[str], None]) -> None:
         self.call: Optional[Callable[[str], None]] = call
+        self.started: Any = None
+
+    def cancel(self) -> None:
+        self.call = None
+        if self.started is not None:
+            self.started.cancel()
+
+
+class _Told:
+    """The same in the shape of a future. The core holds this one, which keeps nothing alive: else whoever listens to their
+    own lock would never be collected, nor would the lock."""
+
+    def __init__(self, listening: Listening) -> None:
+        self.listening = weakref.ref(listening)
 
     def done(self) -> bool:
-        return self.call is None
+        listening = self.listening()
+        return listening is None or listening.call is None
 
-    def set_result(self, value: str) -> None:
-        call, self.call = self.call, None
-        if call is not None:
-            call(value)
+    def set_result(self, reason: Optional[str]) -> None:
+        listening = self.listening()
+        # Without a reason it was released.
+        if listening is not None and reason is not None:
+            call, listening.call = listening.call, None
+            if call is not None:
+                call(reason)
 
     def set_exception(self, error: BaseException) -> None:
-        raise error
+        """The warden was closed: there is nothing to be lost any more."""
 
 
 class _Teller:
@@ -147,16 +172,31 @@ class _Teller:
 _teller = _Teller()
 
 
-def when_lost(guard: Any, call: Callable[[str], None]) -> Any:
+def when_lost(guard: Any, call: Callable[[str], None]) -> Listening:
     """Has this called on a thread of its own when the lock is lost."""
-    return guard.start_lost(_teller.mailbox(), _Told(call))
+    return _listen(_teller.mailbox(), guard, call)
 
 
 def when_lost_in(
     loop: asyncio.AbstractEventLoop, guard: Any, call: Callable[[str], None]
-) -> Any:
+) -> Listening:
     """The same in this loop."""
-    return guard.start_lost(mailbox(loop), _Told(call))
+    return _listen(mailbox(loop), guard, call)
+
+
+def _listen(box: Mailbox, guard: Any, call: Callable[[str], None]) -> Listening:
+    listening = Listening(call)
+    listening.started = guard.start_lost(box, _Told(listening))
+    return listening
+
+
+def give_way(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls what may block: under gevent beside the hub, which goes on meanwhile."""
+    if is_green():
+        import gevent
+
+        return gevent.get_hub().threadpool.apply(call, arguments)
+    return call(*arguments)
 
 
 def _forked() -> None:

@@ -9,7 +9,7 @@ import pathlib
 import threading
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
-from . import _native, _store
+from . import _native, _store, _waiting
 from ._errors import Invalid
 from ._lock import Lock, Seconds, optional_seconds
 
@@ -29,7 +29,8 @@ def connect(
     this machine is followed after its grace, as if it were elsewhere, and not at once.
     """
     warden = _known(_store.url_of(url), label, process_watch)
-    warden._native.open()
+    _waiting.give_way(warden._native.open)
+    warden._opened_in = os.getpid()
     return warden
 
 
@@ -40,7 +41,10 @@ _wardens: Dict[Tuple[str, Optional[str], bool], "Warden"] = {}
 def _known(url: str, label: Optional[str], process_watch: bool) -> "Warden":
     if label is not None and not isinstance(label, str):
         raise Invalid(f"a label is a text, not {label!r}")
-    key = (_store.canonical(url), label, bool(process_watch))
+    store = _store.canonical(url)
+    # A directory is the same one wherever the program goes.
+    url = store if store.startswith("file:") else url
+    key = (store, label, bool(process_watch))
     with _lock:
         warden = _wardens.get(key)
         if warden is None or warden.closed:
@@ -77,9 +81,13 @@ class Warden:
         # The process that it is connected in.
         self._opened_in: Optional[int] = None
 
+    @property
+    def _is_open(self) -> bool:
+        return self._opened_in == os.getpid()
+
     async def _opened(self) -> None:
         """Connects, if it must, beside the event loop, which does not wait for a slow server."""
-        if self._opened_in != os.getpid():
+        if not self._is_open:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, self._native.open)
             self._opened_in = os.getpid()
@@ -113,7 +121,8 @@ class Warden:
           costs the next holder
         - ``hold_at_least``, ``hold_at_most``, ``lock_delay``: none
         - ``label``, ``tags``: what people are told of it; ``order_class``: what kind of lock it is to the order watch
-        - ``owner``: who acquires; None: the thread, the greenlet or the asyncio task
+        - ``owner``: who acquires; None: the thread, the greenlet or the asyncio task. ``reentrant=False``: nobody enters
+          again what they hold, and each acquisition stands for itself; then there is no search for deadlocks
         - ``on_lost``: called with the reason when it is lost; ``cancel_on_lost``: cancels the asyncio task then
         - ``if_lost``: what leaving ``with`` does then: ``"raise"`` :class:`LockLost` (unless the body raises something
           itself), ``"log"`` or ``"ignore"``
@@ -130,21 +139,23 @@ class Warden:
 
     def show(self, name: str) -> Dict[str, Any]:
         """What stands about a name: its ``holders`` and its ``queue``, in order."""
-        return self._native.show(_name(name))
+        shown: Dict[str, Any] = _waiting.give_way(self._native.show, _name(name))
+        return shown
 
     def names(self) -> List[str]:
         """The names of all locks that are held or waited for. (On Redis, of other libraries' locks those whose value
         looks like a lock's.)"""
-        return self._native.names()
+        found: List[str] = _waiting.give_way(self._native.names)
+        return found
 
     def revoke(self, name: str, token: bytes, *, delayed: bool = False) -> float:
         """Takes a lock away from the holder with this token, and says in how many s it ends. ``delayed``: the holder
         stops believing first."""
-        return self._native.revoke(_name(name), _token(token), delayed)
+        return float(_waiting.give_way(self._native.revoke, _name(name), _token(token), delayed))
 
     def recall(self, name: str, token: bytes) -> None:
         """Asks the holder with this token to give the lock up; it decides."""
-        self._native.recall(_name(name), _token(token))
+        _waiting.give_way(self._native.recall, _name(name), _token(token))
 
     def close(self) -> None:
         """Releases everything and ends."""
@@ -181,6 +192,7 @@ def _make(
     tags: Optional[Mapping[str, str]] = None,
     order_class: Optional[str] = None,
     owner: Optional[str] = None,
+    reentrant: bool = True,
     on_lost: Optional[Callable[[str], Any]] = None,
     cancel_on_lost: bool = False,
     if_lost: str = "raise",
@@ -213,6 +225,7 @@ def _make(
         options,
         wait=optional_seconds("a wait", wait),
         owner=owner,
+        reentrant=reentrant,
         on_lost=on_lost,
         cancel_on_lost=cancel_on_lost,
         if_lost=if_lost,

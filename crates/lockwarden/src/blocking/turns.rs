@@ -24,6 +24,9 @@ use tokio::{runtime::Runtime, sync::Notify, task::AbortHandle};
 /// can be late by that much while callers come and go.
 const REST: Duration = Duration::from_millis(2);
 
+/// How long the thread goes on at most after the last handle is gone.
+pub(super) const LAST: Duration = Duration::from_secs(3);
+
 /// So many callers at once are a crowd, for which the warden's own thread drives …
 const CROWD: usize = 3;
 
@@ -58,6 +61,7 @@ impl Turns {
         let own = thread::Builder::new().name("lockwarden".into()).spawn(move || {
             if let Ok(turns) = receive.recv() {
                 turns.keep_going();
+                turns.finish();
                 // The runtime ends here, where it may wait for that, and not in somebody's async code.
                 while Arc::strong_count(&turns) > 1 {
                     thread::park_timeout(REST);
@@ -152,6 +156,16 @@ impl Turns {
             }
             self.drives.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// Tasks that somebody waits for come to their ends, which the end of the warden has brought about.
+    fn finish(&self) {
+        let all_done = async {
+            while self.tasks.load(Ordering::SeqCst) > 0 {
+                tokio::time::sleep(REST).await;
+            }
+        };
+        let _ = self.runtime.block_on(async { tokio::time::timeout(LAST, all_done).await });
     }
 
     /// Do callers drive, or will again in a moment?

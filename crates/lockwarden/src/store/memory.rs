@@ -4,6 +4,7 @@
 use crate::{
     clock,
     error::StoreError,
+    fork,
     store::{Call, Connecting, Link, LinkEvent, Page, Store},
 };
 use lockwarden_core::{
@@ -13,7 +14,7 @@ use lockwarden_core::{
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     task::{Context, Poll, Waker},
 };
 
@@ -51,8 +52,21 @@ impl MemoryStore {
     /// The store that `memory:` means: one for the whole process.
     #[must_use]
     pub fn of_process() -> MemoryStore {
-        static STORE: std::sync::OnceLock<MemoryStore> = std::sync::OnceLock::new();
-        STORE.get_or_init(MemoryStore::new).clone()
+        /// Where in a line of forked processes a store belongs, and that of the next one in the line that has any.
+        struct OfProcess {
+            generation: u32,
+            store: MemoryStore,
+            child: OnceLock<Box<OfProcess>>,
+        }
+        static FIRST: OnceLock<OfProcess> = OnceLock::new();
+        // A forked child has one of its own: nothing of the parent's may be waited for (R24).
+        let generation = fork::generation();
+        let made = || OfProcess { generation, store: MemoryStore::new(), child: OnceLock::new() };
+        let mut known = FIRST.get_or_init(made);
+        while known.generation != generation {
+            known = known.child.get_or_init(|| Box::new(made()));
+        }
+        known.store.clone()
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -42,9 +42,16 @@ def _skip(task: Any, request: Any, busy: Error) -> Any:
 
     log.info("%s[%s] is skipped: %s", task.name, request.id, busy)
     if not request.is_eager:
-        # So that nobody waits for a result, or a chord for this part of it, for ever.
-        task.backend.mark_as_revoked(
-            request.id, f"skipped: {busy}", request=request, store_result=not request.ignore_result
+        # So that nobody waits for a result, or a chain or a chord for this part of it, for ever.
+        from celery.exceptions import TaskRevokedError
+
+        task.backend.mark_as_failure(
+            request.id,
+            TaskRevokedError(f"skipped: {busy}"),
+            request=request,
+            store_result=not request.ignore_result,
+            call_errbacks=False,
+            state="REVOKED",
         )
     raise Ignore
 

@@ -53,7 +53,7 @@ class DatabaseLock:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        held = self._lock.held if self._lock is not None else None
+        held = self._lock._leave(error) if self._lock is not None else None
         if held is not None:
             give_back(held, error, self._using)
 

@@ -70,7 +70,7 @@ class Base:
         a lock without thread_local is made to be released by somebody else."""
         if self.timeout or not self.thread_local:
             return None
-        return f"{_owners.current()}.l{self._number}"
+        return _owners.part_of_current(f"l{self._number}")
 
     def _new_token(self, token: Any) -> bytes:
         if token is None:
