@@ -383,14 +383,20 @@ impl World {
         // Nobody who could have been served was passed; and the oldest request by nobody who came after it.
         let Some((ask, _)) = new else { return Ok(()) };
         for (token, names) in before.ready() {
-            // Two may become ready at once, by time: only who stands before the other is passed.
+            // Two may become ready at once, by time: only who stands before the other is passed; and by one who is the
+            // first at another of its locks, and asks first, nobody is (0016).
+            let is_first = |name: &Name| {
+                let queue = before.lock_of(name).queue;
+                queue.first().is_some_and(|first| first.token == ask.token)
+            };
             let stands_before = |name: &Name| {
                 let queue = before.lock_of(name).queue;
                 let place = |token: &Token| queue.iter().position(|it| it.token == *token);
                 place(&ask.token).is_none_or(|own| place(&token).is_some_and(|its| its < own))
             };
             let mut common = ask.names().filter(|name| names.contains(name));
-            let passed = token != ask.token && common.any(stands_before);
+            let leads = ask.names().any(is_first);
+            let passed = token != ask.token && !leads && common.any(stands_before);
             prop_assert!(!passed, "{ask:?} passed {token:?}, which was ready");
         }
         if let Some(oldest) = before.oldest().filter(|it| it.token != ask.token) {
