@@ -129,7 +129,7 @@ class Lost:
 class Held:
     """A lock that is held, or several together. What ``with`` gives, and :attr:`Lock.held`."""
 
-    __slots__ = ("__weakref__", "_ended", "_guard", "_lock", "_owner", "_scope", "_watches", "lost")
+    __slots__ = ("__weakref__", "_ended", "_guard", "_lock", "_outlives", "_owner", "_scope", "_watches", "lost")
 
     def __init__(self, lock: "Lock", owner: str, guard: "Guard") -> None:
         self._guard = guard
@@ -138,6 +138,8 @@ class Held:
         self._watches: List[_waiting.Listening] = []
         # Released or handed over here. (Lost is another matter.)
         self._ended = False
+        # Whoever has it from now on sees to its release.
+        self._outlives = False
         self._scope = _scope.current()
         self.lost = Lost(guard)
         if self._scope is not None:
@@ -335,7 +337,14 @@ class Lock:
         await self._last().release_async()
 
     def __enter__(self) -> Held:
-        return self._enter(self._take(self._wait))
+        before = self._count()
+        try:
+            return self._enter(self._take(self._wait))
+        except BaseException:
+            # A signal's handler, after the grant: there will be no __exit__.
+            if self._count() > before:
+                self._drop_last()
+            raise
 
     def __exit__(
         self,
@@ -343,17 +352,21 @@ class Lock:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        held = self._leave(error)
-        if held is None:
-            return
+        before = self._count()
         try:
-            held.release()
-        except Error as failed:
-            self._ended(failed, error)
+            held = self._leave(error)
+            if held is None:
+                return
+            try:
+                held.release()
+            except Error as failed:
+                self._ended(failed, error)
+        except Error:
+            raise
         except BaseException:
             # A signal's handler: the lock is given back all the same.
-            held._forget()
-            held._guard.drop()
+            if self._count() == before:
+                self._drop_last()
             raise
 
     async def __aenter__(self) -> Held:
@@ -385,6 +398,16 @@ class Lock:
                 raise failed from None
             self._ended(failed, error)
 
+    def _count(self) -> int:
+        return len(self._mine().get(self._asker(), ()))
+
+    def _drop_last(self) -> None:
+        """Gives back in the background what the caller acquired last."""
+        held = self.held
+        if held is not None:
+            held._forget()
+            held._guard.drop()
+
     def _enter(self, held: Held) -> Held:
         self._mine()
         self._entered.setdefault(held._owner, []).append(held)
@@ -405,7 +428,7 @@ class Lock:
         held = entered.pop()
         if not entered:
             del self._entered[owner]
-        return None if held._ended else held
+        return None if held._ended or held._outlives else held
 
     def _ended(self, failed: Error, error: Optional[BaseException]) -> None:
         """A release failed. What the body raised is never hidden (C03)."""
@@ -545,6 +568,11 @@ class Lock:
         held = Held(self, owner, guard)
         self._mine().setdefault(owner, []).append(held)
         return held
+
+    def _keep(self, held: Held) -> None:
+        """It outlives the ``with`` that has entered it. Whoever uses this object again acquires anew."""
+        held._outlives = True
+        self._forget(held)
 
     def _drop(self, guard: "Guard") -> None:
         for held in [held for holds in self._mine().values() for held in holds]:

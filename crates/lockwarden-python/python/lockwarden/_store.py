@@ -46,7 +46,7 @@ def canonical(url: str) -> str:
         port = parts.port
     except ValueError:
         return url
-    if parts.scheme == "file":
+    if parts.scheme == "file" and len(url) > len("file:"):
         return "file:" + os.path.abspath(url[len("file:") :].replace("//", "/", 1))
     if parts.scheme not in ("redis", "rediss", "unix"):
         return url

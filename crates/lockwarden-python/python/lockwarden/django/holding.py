@@ -129,7 +129,7 @@ def give_back(
             its._ended(failed, error)
         return
     # Whoever uses the lock's object again acquires anew. The guard renews until the end.
-    held._lock._forget(held)
+    held._lock._keep(held)
     transactions.after(open_ones, _Until(held).release)
 
 

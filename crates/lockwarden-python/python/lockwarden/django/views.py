@@ -127,7 +127,7 @@ def _awaited(view: Any, asked: _Asked, answer: Answer) -> Any:
             stack.enter_context(_told(request, held))
             response = await view(*args, **kwargs)
             if getattr(response, "streaming", False):
-                lock._forget(held)
+                lock._keep(held)
                 _hold_until_sent(response, held)
             return response
 
