@@ -385,9 +385,12 @@ impl Keeper {
         if self.epoch.as_ref() == Some(epoch) {
             return false;
         }
-        self.epoch = Some(epoch.clone());
+        let before = self.epoch.replace(epoch.clone());
         if self.rules.on(23) {
-            if let Some(link) = &mut self.link {
+            // (The first one that is heard of comes with the beat that a link begins with.)
+            if let Some(link) = &mut self.link
+                && before.is_some()
+            {
                 link.next_beat_us = now_us;
             }
             self.renew_all(now_us);
