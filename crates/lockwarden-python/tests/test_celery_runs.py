@@ -195,6 +195,20 @@ def test_a_chord_with_a_skipped_part_ends(farm: Farm, name):
     farm.nothing_left()
 
 
+def test_a_chain_with_a_skipped_part_ends(farm: Farm, name):
+    """Nobody waits for ever for what comes after it."""
+    from celery import chain
+
+    farm.worker("prefork", 4)
+    first = begin(farm, name)
+    last = chain(farm.tasks.skips.si(name), farm.tasks.skips.si(f"{name}-2"), farm.tasks.skips.si(f"{name}-3"))()
+    with pytest.raises(TaskRevokedError, match="skipped"):
+        last.get(20)
+    farm.book.go(name)
+    first.get(20)
+    farm.nothing_left()
+
+
 def test_a_time_limit_of_gevent(farm: Farm, name):
     """It ends the greenlet by an exception: in the body, and while it waits."""
     from conftest import eventually
