@@ -305,7 +305,7 @@ impl Turn<'_> {
             return Reply::OtherMode { at: number, in_use };
         }
         if self.guard_ms() == 0 {
-            let mut open = true;
+            let (mut open, mut is_stopped) = (true, false);
             for (name, mode) in ask.wants() {
                 if !self.lock(name).may_grant() {
                     open = false;
@@ -316,15 +316,13 @@ impl Turn<'_> {
                 if !at.rules.on(26) {
                     continue;
                 }
-                let promoted = self.promote(name, Some(ask));
-                if promoted.to_asker {
-                    return self.granted(ask);
-                }
-                match promoted.ahead {
+                let ahead = self.promote(name, Some(ask));
+                is_stopped |= matches!(ahead, Ahead::Asker);
+                match ahead {
                     Ahead::More => return Reply::More,
                     Ahead::Somebody => open = false,
                     // Its own that was revoked, and has not ended yet, is in its way (G6).
-                    Ahead::Nobody => {
+                    Ahead::Nobody | Ahead::Asker => {
                         let lock = self.lock(name);
                         open &=
                             lock.has_room(mode) == Ok(true) && lock.held_by(&ask.token).is_none();
@@ -334,9 +332,26 @@ impl Turn<'_> {
             if open {
                 self.leave_queues(ask.names(), (&ask.token, at.caller), |_| true);
                 self.grant(ask.wants(), &ask.ticket(at, None), ask.lease_ms, Whole::Yes);
-                // It may have passed others.
-                ask.names().for_each(|name| self.tell_first(name));
+                for (name, mode) in ask.wants() {
+                    if is_stopped && mode != Mode::Exclusive {
+                        // Those behind it enter with it (G4).
+                        self.promote(name, None);
+                    }
+                    // It may have passed others.
+                    self.tell_first(name);
+                }
                 return self.granted(ask);
+            }
+            if is_stopped && !ask.also.is_empty() {
+                // Somebody came first at another of its locks: those behind it are not kept from these.
+                for name in ask.names() {
+                    if self.lock(name).may_grant() {
+                        self.promote(name, None);
+                    }
+                }
+                if ask.names().all(|name| self.is_own(name, ask)) {
+                    return self.granted(ask);
+                }
             }
         }
         self.refuse(ask)

@@ -68,18 +68,12 @@ pub struct Ticket {
     pub party: Arc<Party>,
 }
 
-/// What a promotion came to.
-pub(super) struct Promoted {
-    /// A ticket of the token that asked was served.
-    pub(super) to_asker: bool,
-    /// Who is still there.
-    pub(super) ahead: Ahead,
-}
-
 /// Who must be served before a newcomer.
 pub(super) enum Ahead {
     /// Nobody.
     Nobody,
+    /// Nobody, and those behind the asker's own ticket were not looked at.
+    Asker,
     /// Somebody for whom there is no room yet; a request for several names that it is kept for; or more than one
     /// command looks at.
     Somebody,
@@ -89,11 +83,12 @@ pub(super) enum Ahead {
 
 impl Turn<'_> {
     /// Grants a lock that has room to those who wait for it, as long as there is room, in order: to each ticket that
-    /// is alive, in time and can be served (R26). A ticket of `asker` gets the whole lease, for its reply says so;
-    /// another is told by message (R27).
-    pub(super) fn promote(&mut self, name: &Name, asker: Option<&Acquire>) -> Promoted {
+    /// is alive, in time and can be served (R26). It is told by message (R27). A ticket of `asker` is not served here, but
+    /// ends the search: who stands before it at another of its locks comes first (R29), and its reply says that it is
+    /// granted.
+    pub(super) fn promote(&mut self, name: &Name, asker: Option<&Acquire>) -> Ahead {
         let (mut passed, mut dropped, mut served, mut kept_for) = (0, 0, 0, None);
-        let (mut to_asker, mut entered) = (false, Vec::new());
+        let mut entered = Vec::new();
         let ahead = loop {
             if passed + dropped + served == DROPS_PER_COMMAND {
                 break match self.lock(name).queue.len() > passed {
@@ -122,14 +117,15 @@ impl Turn<'_> {
                 // (A caller's value may be that of another acquisition, of another name.)
                 let is_its =
                     |ask: &Acquire| ask.token == ticket.token && ask.names().any(|its| its == name);
-                let is_askers = asker.is_some_and(is_its) && ticket.session == *self.at.caller;
-                to_asker |= is_askers;
+                if asker.is_some_and(is_its) && ticket.session == *self.at.caller {
+                    break Ahead::Asker;
+                }
                 if let Some(request) = &request {
                     let others = request.wants().filter(|(it, _)| *it != name);
                     let shared = others.filter(|(_, mode)| *mode != Mode::Exclusive);
                     entered.extend(shared.map(|(name, _)| name.clone()));
                 }
-                self.hand(name, &ticket, request, is_askers);
+                self.hand(name, &ticket, request);
                 if ticket.mode == Mode::Exclusive {
                     break Ahead::Somebody;
                 }
@@ -152,9 +148,9 @@ impl Turn<'_> {
         }
         // Where somebody has entered whom the name was kept for, those behind enter, too (R42).
         for name in entered {
-            to_asker |= self.promote(&name, asker).to_asker;
+            self.promote(&name, asker);
         }
-        Promoted { to_asker, ahead }
+        ahead
     }
 
     /// Whoever is first now looks after the lock (G5).
@@ -180,36 +176,33 @@ impl Turn<'_> {
         self.locks.request(token).filter(|it| it.expires_us > self.at.now_us)
     }
 
-    /// Hands the lock to a ticket, and with it the others of its request.
-    fn hand(&mut self, name: &Name, ticket: &Ticket, request: Option<Request>, to_asker: bool) {
+    /// Hands the lock to a ticket, and with it the others of its request; for W at most, until it is renewed (R27).
+    fn hand(&mut self, name: &Name, ticket: &Ticket, request: Option<Request>) {
         let wants: Vec<(Name, Mode)> = match &request {
             Some(request) => request.wants().map(|(name, mode)| (name.clone(), mode)).collect(),
             None => vec![(name.clone(), ticket.mode)],
         };
         let names = || wants.iter().map(|(name, _)| name);
         self.leave_queues(names(), (&ticket.token, &ticket.session), |_| true);
-        let lease_ms = if to_asker { ticket.lease_ms } else { ticket.lease_ms.min(W_MS) };
-        let whole = if to_asker { Whole::Yes } else { Whole::OnceRenewed };
+        let lease_ms = ticket.lease_ms.min(W_MS);
         let wants_of = wants.iter().map(|(name, mode)| (name, *mode));
-        let fence = self.grant(wants_of, ticket, lease_ms, whole);
+        let fence = self.grant(wants_of, ticket, lease_ms, Whole::OnceRenewed);
         let mut same = None;
         if request.is_some() {
             names().for_each(|name| self.tell_first(name));
         } else if ticket.mode == Mode::Exclusive {
             // One message does for both where both are the same session's.
             let first = self.lock(name).queue.first();
-            let first = first.filter(|first| !to_asker && first.session == ticket.session);
+            let first = first.filter(|first| first.session == ticket.session);
             same = first.map(|first| first.token.clone());
             if same.is_none() {
                 self.tell_first(name);
             }
         }
-        if !to_asker {
-            let (name, token) = (wants[0].0.clone(), ticket.token.clone());
-            let epoch = self.meta.epoch.clone();
-            let message = Message::Grant { name, token, fence, lease_ms, epoch, first: same };
-            self.effects.messages.push((ticket.session.clone(), message));
-        }
+        let (name, token) = (wants[0].0.clone(), ticket.token.clone());
+        let epoch = self.meta.epoch.clone();
+        let message = Message::Grant { name, token, fence, lease_ms, epoch, first: same };
+        self.effects.messages.push((ticket.session.clone(), message));
     }
 
     /// Have all names of a request room for it, and is nobody in its way there? (At `here` there is not.)

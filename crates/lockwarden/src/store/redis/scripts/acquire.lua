@@ -176,6 +176,19 @@ local function adopt(keys, token, term)
   answer(10 --[[GRANTED]], grant(ticket_for(token, term), keys, modes, true), term.lease)
 end
 
+-- After a grant to the caller that may have passed others: those behind a ticket of its own enter with it (G4), and
+-- whoever is first is told.
+local function see_to_those_behind(keys, modes, was_queued)
+  for n = 1, #keys do
+    key = keys[n]
+    if was_queued and modes[n].of ~= 0 then
+      serve()
+    end
+    tell_who_is_first()
+  end
+  key = keys[1]
+end
+
 local function acquire(keys, token, term)
   look_at(keys)
   if subscribers(session) == 0 then
@@ -219,41 +232,55 @@ local function acquire(keys, token, term)
     end)
     return answer(28 --[[OTHER_MODE]], in_use_at - 1, in_use)
   end
-  local is_open, passed = guard_ms == 0, {}
+  local is_open, is_stopped, has_passed = guard_ms == 0, false, false
   for n = 1, guard_ms == 0 and #keys or 0 do
     key = keys[n]
     if not may_grant() then
       is_open = false
     else
       -- First those who came before (R26).
-      local to_asker, ahead, has_passed = serve(token, nil, keys)
-      if to_asker then
-        key = keys[1]
-        local mine_now = held_by(token)
-        return answer(10 --[[GRANTED]], mine_now.fence, mine_now.lease)
+      local ahead, passed = serve(token, nil, keys)
+      has_passed = has_passed or passed
+      if ahead == 'asker' then
+        ahead, is_stopped = nil, true
       end
       if ahead == 'more' then
         return answer(22 --[[MORE]])
       end
       -- Its own that was revoked, and has not ended yet, is in its way (G6).
       is_open = is_open and not ahead and has_room(modes[n].count, modes[n].of) and not held_by(token)
-      if has_passed then
-        passed[#passed + 1] = key
-      end
     end
   end
   key = keys[1]
   if is_open then
-    -- Tickets of its own that were passed: nothing keeps it from any of its locks any more.
-    if #keys > 1 then
+    -- Tickets of its own: nothing keeps it from any of its locks any more.
+    if #keys > 1 or is_stopped then
       leave_queues(keys, token, function(old)
         return old.session == session
       end)
     end
     local granted_fence = grant(ticket_for(token, term), keys, modes, true)
     -- After writes nothing may fail (R12): whoever is first looks again.
-    pcall(tell_firsts, passed)
+    if is_stopped or has_passed then
+      pcall(see_to_those_behind, keys, modes, is_stopped)
+    end
     return answer(10 --[[GRANTED]], granted_fence, term.lease)
+  end
+  if is_stopped and #keys > 1 then
+    -- Somebody came first at another of its locks: those behind it are not kept from these.
+    local owns = true
+    for n = 1, #keys do
+      key = keys[n]
+      promote()
+    end
+    for n = 1, #keys do
+      key = keys[n]
+      owns = owns and own(token, term)
+    end
+    key = keys[1]
+    if owns then
+      return answer(10 --[[GRANTED]], owns.fence, owns.lease)
+    end
   end
   refuse(keys, token, term, modes)
 end

@@ -31,10 +31,10 @@ local function tell_firsts(keys)
   key = here
 end
 
--- Grants the lock to a ticket, and with it the others of its request. One of the asker gets the whole lease, for its
--- reply says so; another gets W at most and is told by message (R27). `first`: the ticket that is the first now.
-local function hand(it, request, first, to_asker)
-  if not to_asker and it.lease > 3000 --[[W_MS]] then
+-- Grants the lock to a ticket, and with it the others of its request, for W at most, until it is renewed; it is told by
+-- message (R27). `first`: the ticket that is the first now.
+local function hand(it, request, first)
+  if it.lease > 3000 --[[W_MS]] then
     it.lease = 3000 --[[W_MS]]
   end
   local same = ''
@@ -48,24 +48,22 @@ local function hand(it, request, first, to_asker)
     key = request.keys[1]
     wait_ends(it)
     forget_request(it.token)
-    granted_fence = grant(it, request.keys, request.modes, to_asker)
+    granted_fence = grant(it, request.keys, request.modes, false)
     tell_firsts(request.keys)
   else
     wait_ends(it)
-    granted_fence = grant(it, { key }, { it }, to_asker)
+    granted_fence = grant(it, { key }, { it }, false)
     -- One message does for both where both are the same session's.
     if it.of == 0 and first then
-      if not to_asker and first.session == it.session then
+      if first.session == it.session then
         same = first.token
       else
         tell_who_is_first(first)
       end
     end
   end
-  if not to_asker then
-    tell(it.session, 'G', field(key) .. field(it.token) .. number(granted_fence) .. number(it.lease)
-      .. field(epoch) .. field(same))
-  end
+  tell(it.session, 'G', field(key) .. field(it.token) .. number(granted_fence) .. number(it.lease)
+    .. field(epoch) .. field(same))
   key = here
 end
 
@@ -79,12 +77,13 @@ local function is_among(one, keys)
 end
 
 -- Grants a lock to those who wait for it, as long as there is room, in order: to each ticket that is alive, in time and
--- can be served (R26). `begin`: what makes it free, before the first write (R12); nil: it is free, or has room. Gives
--- whether a ticket of this token was served, by which these keys are asked for; who is still ahead of a newcomer: nil; 'somebody'; or 'more', where the
--- bound on dropped tickets was met; and whether anybody was passed.
+-- can be served (R26). `begin`: what makes it free, before the first write (R12); nil: it is free, or has room. The caller's
+-- own ticket of this token, by which these keys are asked for, is not served here, but ends the search: who stands before it
+-- at another of its locks comes first (R29). Gives who is still ahead of a newcomer: nil; 'asker', that ticket, behind which
+-- nobody was looked at; 'somebody'; or 'more', where the bound on dropped tickets was met; and whether anybody was passed.
 local function serve(token, begin, asked)
   local drops, dropped, served = {}, 0, 0
-  local to_asker, passed, first, ahead = false, nil, nil, nil
+  local passed, first, ahead = nil, nil, nil
   local entered, here = {}, key
   local function write()
     if begin then
@@ -126,7 +125,10 @@ local function serve(token, begin, asked)
       else
         can = begin ~= nil or has_room(it.count, it.of)
       end
-      if can then
+      if can and its_token == token and it.session == session and is_among(here, asked) then
+        ahead = 'asker'
+        break
+      elseif can then
         if it.of ~= 0 and not is_whole then
           -- From here on the places are others.
           local more, more_texts = places(1, 64 --[[DROPS_PER_COMMAND]])
@@ -137,15 +139,13 @@ local function serve(token, begin, asked)
           drops[#drops + 1] = its_token
         end
         write()
-        local is_askers = its_token == token and it.session == session and is_among(here, asked)
-        to_asker = to_asker or is_askers
         local behind = passed or (texts[at + 1] and ticket_of(tokens[at + 1], texts[at + 1]))
         for n = 1, request and #request.keys or 0 do
           if request.keys[n] ~= here and request.modes[n].of ~= 0 then
             entered[#entered + 1] = request.keys[n]
           end
         end
-        hand(it, request, behind, is_askers)
+        hand(it, request, behind)
         first = nil
         if it.of == 0 then
           ahead = 'somebody'
@@ -173,11 +173,10 @@ local function serve(token, begin, asked)
   -- (R12): whoever is first looks again (G5).
   for n = 1, #entered do
     key = entered[n]
-    local ok, also_to_asker = pcall(serve, token, nil, asked)
-    to_asker = to_asker or (ok and also_to_asker)
+    pcall(serve, token, nil, asked)
   end
   key = here
-  return to_asker, ahead, passed ~= nil
+  return ahead, passed ~= nil
 end
 
 -- Hands on a lock that is free by now, or has room. After writes nothing may fail (R12): whoever is first looks again
