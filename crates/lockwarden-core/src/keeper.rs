@@ -343,12 +343,10 @@ impl Keeper {
             least.saturating_sub(JUMP_US) > high || most.saturating_add(JUMP_US) < low
         });
         link.ahead_us = Some((least, most));
-        let next_beat_us = link.next_beat_us;
-        if self.epoch_seen(now_us, epoch)
-            && let Some(link) = &mut self.link
-        {
-            // This is the epoch's beat already.
-            link.next_beat_us = next_beat_us;
+        self.epoch_seen(now_us, epoch);
+        if let Some(link) = &mut self.link {
+            // Whatever wanted one at once has it.
+            link.next_beat_us = link.next_beat_us.max(sent_us + BEAT_US);
         }
         if jumped && self.rules.on(23) {
             self.mend = Some(Mend::ClockJumped);
@@ -385,12 +383,9 @@ impl Keeper {
         if self.epoch.as_ref() == Some(epoch) {
             return false;
         }
-        let before = self.epoch.replace(epoch.clone());
+        self.epoch = Some(epoch.clone());
         if self.rules.on(23) {
-            // (The first one that is heard of comes with the beat that a link begins with.)
-            if let Some(link) = &mut self.link
-                && before.is_some()
-            {
+            if let Some(link) = &mut self.link {
                 link.next_beat_us = now_us;
             }
             self.renew_all(now_us);
