@@ -190,6 +190,10 @@ impl State {
                 } else {
                     acquisition.phase = Phase::Queued;
                     wait.position = refusal.position;
+                    if let command::Wait::For(ms) = acquisition.ask.wait {
+                        // It may have been put off until this answer.
+                        wait.deadline_us = Some(wait.began_us + ms * 1_000);
+                    }
                     let names: Vec<Name> = acquisition.ask.names().cloned().collect();
                     self.line_up(id);
                     self.looked(now_us, id);

@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 
 /// The pause before a command that met passing trouble is sent again.
 pub(super) const RETRY_US: u64 = 100_000;
+/// A wait that is shorter than this lasts until the store has answered once, or so long.
+const FIRST_ANSWER_US: u64 = 50_000;
 /// Fronts of a queue look again a little after the lease should have ended (R17).
 pub(super) const FIRST_MARGIN_MS: u64 = 5;
 const SECOND_MARGIN_MS: u64 = 20;
@@ -164,6 +166,13 @@ impl State {
         }
         let Some(wait) = &mut acquisition.wait else { return };
         if wait.deadline_us.is_some_and(|at_us| now_us >= at_us) {
+            let first_answer_us = wait.began_us + FIRST_ANSWER_US;
+            let is_unanswered = wait.told.told.is_none() && wait.told.trouble.is_none();
+            if is_unanswered && self.down.is_none() && now_us < first_answer_us {
+                // The lock may be free: there is always one try, however short the wait.
+                wait.deadline_us = Some(first_answer_us);
+                return self.set_timer(id);
+            }
             let told = wait.told.told.take();
             let name = acquisition.ask.name_at(told.as_ref().map_or(0, |told| told.at)).clone();
             let waited = std::time::Duration::from_micros(now_us - wait.began_us);
