@@ -62,8 +62,9 @@ impl Address {
         Address { mailbox: mailbox.inner.clone(), future: Some(future), given_up }
     }
 
-    /// Called on any thread, without the interpreter lock.
-    pub(crate) fn leave(mut self, outcome: Outcome) {
+    /// Waits for the outcome and leaves it in the box: on any thread, without the interpreter lock.
+    async fn receive(mut self, outcome: impl Future<Output = Outcome>) {
+        let outcome = outcome.await;
         self.deliver(outcome);
     }
 
@@ -182,27 +183,25 @@ pub(crate) struct Started {
 
 impl Started {
     /// Begins it on the warden's thread, which goes on driving until it ends.
-    pub(crate) fn spawn<F: Future<Output = Outcome> + Send + 'static>(
+    pub(crate) fn spawn(
         py: Python<'_>,
         warden: &blocking::Warden,
         address: Address,
-        future: F,
+        outcome: impl Future<Output = Outcome> + Send + 'static,
     ) -> PyResult<Started> {
         let given_up = address.given_up.clone();
-        let task = warden.spawn(async move { address.leave(future.await) });
-        Started::of(py, task, given_up)
+        Started::of(py, warden.spawn(address.receive(outcome)), given_up)
     }
 
     /// The same for what may take long.
-    pub(crate) fn watch<F: Future<Output = Outcome> + Send + 'static>(
+    pub(crate) fn watch(
         py: Python<'_>,
         warden: &blocking::Warden,
         address: Address,
-        future: F,
+        outcome: impl Future<Output = Outcome> + Send + 'static,
     ) -> PyResult<Started> {
         let given_up = address.given_up.clone();
-        let task = warden.watch(async move { address.leave(future.await) });
-        Started::of(py, task, given_up)
+        Started::of(py, warden.watch(address.receive(outcome)), given_up)
     }
 
     fn of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional
 
-from . import _kept, _native
+from . import _native
 from ._calls import Call
 from ._lock import site
 

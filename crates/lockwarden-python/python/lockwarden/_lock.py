@@ -229,6 +229,11 @@ class Held:
             self._scope.discard(self)
         self._lock._forget(self)
 
+    def _give_up(self) -> None:
+        """Gives it back in the background, and what became of it is nobody's business."""
+        self._forget()
+        self._guard.drop()
+
     def __repr__(self) -> str:
         state = "held" if self._guard.held else "not held"
         return f"<lockwarden.Held {', '.join(self.names)} fence={self.fence} {state}>"
@@ -337,13 +342,14 @@ class Lock:
         await self._last().release_async()
 
     def __enter__(self) -> Held:
-        before = self._count()
+        held = None
         try:
-            return self._enter(self._take(self._wait))
+            held = self._take(self._wait)
+            return self._enter(held)
         except BaseException:
             # A signal's handler, after the grant: there will be no __exit__.
-            if self._count() > before:
-                self._drop_last()
+            if held is not None:
+                held._give_up()
             raise
 
     def __exit__(
@@ -352,21 +358,17 @@ class Lock:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        before = self._count()
+        held = None
         try:
-            held = self._leave(error)
-            if held is None:
-                return
-            try:
+            held = self._leave()
+            if held is not None:
                 held.release()
-            except Error as failed:
-                self._ended(failed, error)
-        except Error:
-            raise
+        except Error as failed:
+            self._ended(failed, error)
         except BaseException:
             # A signal's handler: the lock is given back all the same.
-            if self._count() == before:
-                self._drop_last()
+            if held is not None:
+                held._give_up()
             raise
 
     async def __aenter__(self) -> Held:
@@ -378,11 +380,12 @@ class Lock:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        held = self._leave(error)
-        if held is None:
-            return
-        cancelled_for = held.lost.reason if self._cancel_on_lost else None
+        cancelled_for = None
         try:
+            held = self._leave()
+            if held is None:
+                return
+            cancelled_for = held.lost.reason if self._cancel_on_lost else None
             await held.release_async()
         except Error as failed:
             if (
@@ -398,23 +401,14 @@ class Lock:
                 raise failed from None
             self._ended(failed, error)
 
-    def _count(self) -> int:
-        return len(self._mine().get(self._asker(), ()))
-
-    def _drop_last(self) -> None:
-        """Gives back in the background what the caller acquired last."""
-        held = self.held
-        if held is not None:
-            held._forget()
-            held._guard.drop()
-
     def _enter(self, held: Held) -> Held:
         self._mine()
         self._entered.setdefault(held._owner, []).append(held)
         return held
 
-    def _leave(self, error: Optional[BaseException]) -> Optional[Held]:
-        """What this ``with`` has entered, to be released now; None: it was released or handed over inside."""
+    def _leave(self) -> Optional[Held]:
+        """What this ``with`` has entered, to be released now; None: it was released or handed over inside, or is to
+        outlive it."""
         self._mine()
         owner = self._asker()
         if owner not in self._entered and len(self._entered) == 1:
@@ -422,12 +416,12 @@ class Lock:
             (owner,) = self._entered
         entered = self._entered.get(owner)
         if not entered:
-            names = ", ".join(self.names)
-            self._ended(NotHeld(f"the lock {names} is left by somebody who has not entered it"), error)
-            return None
-        held = entered.pop()
-        if not entered:
+            raise NotHeld(f"the lock {', '.join(self.names)} is left by somebody who has not entered it")
+        held = entered[-1]
+        if len(entered) == 1:
             del self._entered[owner]
+        # No call behind this, after which a signal's handler could run.
+        del entered[-1]
         return None if held._ended or held._outlives else held
 
     def _ended(self, failed: Error, error: Optional[BaseException]) -> None:
@@ -443,25 +437,7 @@ class Lock:
 
     def __call__(self, function: F) -> F:
         """Decorates a function or a coroutine function: it runs while the lock is held."""
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                async with self:
-                    return await function(*args, **kwargs)
-
-            return cast(F, awaited)
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise Invalid(
-                f"{function!r} is a generator: it runs after it has returned, without the lock"
-            )
-
-        @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return cast(F, called)
+        return decorated(self, function, inspect.iscoroutinefunction(function))
 
     def __repr__(self) -> str:
         return f"<lockwarden.Lock {', '.join(self.names)}>"
@@ -485,17 +461,6 @@ class Lock:
         return self._holds
 
     def _take(self, wait: Optional[float]) -> Held:
-        try:
-            return self._take_once(wait)
-        except Timeout as unanswered:
-            if not _was_too_short(wait, unanswered):
-                raise
-            try:
-                return self._take_once(0.0)
-            except Busy as busy:
-                raise _told(unanswered, busy) from None
-
-    def _take_once(self, wait: Optional[float]) -> Held:
         owner = self._asker()
         told = owner if self._reentrant else None
         native = self.warden._native
@@ -508,6 +473,7 @@ class Lock:
             )
         else:
             guard = native.acquire(self._options, wait=wait, owner=told, site=place)
+        held = None
         try:
             held = self._took(owner, guard)
             if self._on_lost is not None:
@@ -515,21 +481,12 @@ class Lock:
             return held
         except BaseException:
             # A signal's handler, in the moment of the grant.
-            self._drop(guard)
+            guard.drop()
+            if held is not None:
+                held._forget()
             raise
 
     async def _take_async(self, wait: Optional[float]) -> Held:
-        try:
-            return await self._take_once_async(wait)
-        except Timeout as unanswered:
-            if not _was_too_short(wait, unanswered):
-                raise
-            try:
-                return await self._take_once_async(0.0)
-            except Busy as busy:
-                raise _told(unanswered, busy) from None
-
-    async def _take_once_async(self, wait: Optional[float]) -> Held:
         owner = self._asker()
         loop = asyncio.get_running_loop()
         if not self.warden._is_open:
@@ -565,20 +522,16 @@ class Lock:
         return held
 
     def _took(self, owner: str, guard: "Guard") -> Held:
+        holds = self._mine().setdefault(owner, [])
         held = Held(self, owner, guard)
-        self._mine().setdefault(owner, []).append(held)
+        # No call behind this, after which a signal's handler could run.
+        holds += [held]
         return held
 
     def _keep(self, held: Held) -> None:
         """It outlives the ``with`` that has entered it. Whoever uses this object again acquires anew."""
         held._outlives = True
         self._forget(held)
-
-    def _drop(self, guard: "Guard") -> None:
-        for held in [held for holds in self._mine().values() for held in holds]:
-            if held._guard is guard:
-                held._forget()
-        guard.drop()
 
     def _forget(self, held: Held) -> None:
         mine = self._mine().get(held._owner, [])
@@ -606,22 +559,30 @@ class Lock:
         )
 
 
+def decorated(lock: Any, function: F, is_async: bool) -> F:
+    """The function, run inside ``with lock`` or ``async with lock``."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise Invalid(
+            f"{function!r} is a generator: it runs after it has returned, without the lock"
+        )
+    if is_async:
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            async with lock:
+                return await function(*args, **kwargs)
+
+        return cast(F, awaited)
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return function(*args, **kwargs)
+
+    return cast(F, called)
+
+
 _CANCELLED = "the lock is lost"
-
-# Less than some stores need to answer.
-_SHORT_S = 0.05
-
-
-def _was_too_short(wait: Optional[float], refused: Timeout) -> bool:
-    """Was the wait over before the store had said anything? Then the lock may be free: there is always one try."""
-    return wait is not None and wait < _SHORT_S and refused.reason is None
-
 
 def _cancel(task: "asyncio.Task[Any]") -> None:
     task.cancel(_CANCELLED)
-
-
-def _told(unanswered: Timeout, busy: Busy) -> Timeout:
-    """The wait that was too short, with what the store said after all."""
-    facts = {**unanswered.facts, **busy.facts}
-    return Timeout(busy.message, retry_helps=True, facts=facts)

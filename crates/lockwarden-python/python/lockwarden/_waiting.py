@@ -8,7 +8,7 @@ import select
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Optional
 
 from ._native import Mailbox
 

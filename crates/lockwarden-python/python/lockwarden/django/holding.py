@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from types import TracebackType
-from typing import Any, Callable, Collection, Optional, Type, TypeVar, cast
+from typing import Any, Callable, Collection, Optional, Type, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
 from .._errors import Error, Invalid, NotHeld
-from .._lock import Held, Lock
+from .._lock import Held, Lock, decorated
 from .._warden import Warden
 from . import transactions
 from .conf import conf
@@ -53,7 +51,13 @@ class DatabaseLock:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        held = self._lock._leave(error) if self._lock is not None else None
+        if self._lock is None:
+            return
+        try:
+            held = self._lock._leave()
+        except Error as failed:
+            self._lock._ended(failed, error)
+            return
         if held is not None:
             give_back(held, error, self._using)
 
@@ -72,25 +76,7 @@ class DatabaseLock:
 
     def __call__(self, function: F) -> F:
         """Decorates a function or a coroutine function: it runs while the lock is held."""
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise Invalid(
-                f"{function!r} is a generator: it runs after it has returned, without the lock"
-            )
-        if iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                async with self:
-                    return await function(*args, **kwargs)
-
-            return cast(F, awaited)
-
-        @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return cast(F, called)
+        return decorated(self, function, bool(iscoroutinefunction(function)))
 
     def _made(self, its: Warden) -> Lock:
         # Another one after the settings have changed, or the warden was closed.

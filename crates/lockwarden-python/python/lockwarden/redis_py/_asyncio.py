@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Any, Awaitable, Optional, Type, TypeVar
 
@@ -86,17 +87,19 @@ class AsyncLock(Base):
 
     async def _acquire(self, token: bytes, wait: Optional[float]) -> bool:
         await self._warden._opened()
-        owner = self._owner()
-        while True:
+        began = time.monotonic()
+        try:
             try:
-                guard = await self._acquiring(token, wait, owner).wait_async()
-            except (Busy, Deadlock, Guarded, Timeout) as refused:
-                again = self._again(refused, wait, owner)
-                if again is None:
-                    return self._not_acquired(refused)
-                wait, owner = again
-            else:
-                return self._acquired(token, guard)
+                guard = await self._acquiring(token, wait, self._owner()).wait_async()
+            except Deadlock:
+                if wait is None:
+                    raise
+                # It is not for ever.
+                left = max(0.0, wait - (time.monotonic() - began))
+                guard = await self._acquiring(token, left, None).wait_async()
+        except (Busy, Timeout, Guarded) as refused:
+            return self._not_acquired(refused)
+        return self._acquired(token, guard)
 
     async def locked(self) -> bool:
         """Is the key there, whoever holds it?"""

@@ -7,10 +7,10 @@ import itertools
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from .. import _by_value, _clients, _kept, _owners
-from .._errors import Deadlock, Error, Timeout
+from .._errors import Error
 from .._redis_errors import LockError, LockNotOwnedError, NotAcquired, NotHeld, translated
 from . import _arguments
 
@@ -93,20 +93,6 @@ class Base:
     def _not_acquired(self, refused: Error) -> bool:
         self._refused = refused
         return False
-
-    def _again(
-        self, refused: Error, wait: Optional[float], owner: Optional[str]
-    ) -> Optional[Tuple[float, Optional[str]]]:
-        """How to try once more, where redis-py would have gone on: a wait, and an owner."""
-        if isinstance(refused, Deadlock):
-            if wait is None:
-                raise refused
-            # It is not for ever.
-            return wait, None
-        if isinstance(refused, Timeout) and refused.reason is None and wait:
-            # The limit was over before the store had answered. One try there always is.
-            return 0.0, owner
-        return None
 
     def _unable(self) -> NotAcquired:
         """What ``with`` raises."""

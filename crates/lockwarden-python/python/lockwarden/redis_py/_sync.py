@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Any, Optional, Type, TypeVar
 
@@ -90,17 +91,19 @@ class Lock(Base):
             return self._acquire(_clients.encoded(self.redis, token), 0.0)
 
     def _acquire(self, token: bytes, wait: Optional[float]) -> bool:
-        owner = self._owner()
-        while True:
+        began = time.monotonic()
+        try:
             try:
-                guard = self._acquiring(token, wait, owner).wait()
-            except (Busy, Deadlock, Guarded, Timeout) as refused:
-                again = self._again(refused, wait, owner)
-                if again is None:
-                    return self._not_acquired(refused)
-                wait, owner = again
-            else:
-                return self._acquired(token, guard)
+                guard = self._acquiring(token, wait, self._owner()).wait()
+            except Deadlock:
+                if wait is None:
+                    raise
+                # It is not for ever.
+                left = max(0.0, wait - (time.monotonic() - began))
+                guard = self._acquiring(token, left, None).wait()
+        except (Busy, Timeout, Guarded) as refused:
+            return self._not_acquired(refused)
+        return self._acquired(token, guard)
 
     def locked(self) -> bool:
         """Is the key there, whoever holds it?"""
